@@ -1,0 +1,1 @@
+"""The gateway service: client frames to gRPC streams and back."""

@@ -1,0 +1,1 @@
+"""Sessions on this gateway: found, owned, checkpointed."""

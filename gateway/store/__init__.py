@@ -1,0 +1,1 @@
+"""The session store: one Protocol, two implementations."""

@@ -1,0 +1,1 @@
+"""Shared calls to inference instances."""

@@ -1,0 +1,77 @@
+"""What the engine needs of a model: a `Runner` that computes steps, a `Preparer` that reads requests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from inference.engine.plan import Sampled, StepPlan
+from seedance.protocol.request import GenerateRequest
+
+__all__ = ["ModelInfo", "Prepared", "Preparer", "Runner"]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """What is served.
+
+    `context_length`: longest prompt and answer together. `aliases`: other names it answers to.
+    """
+
+    name: str
+    aliases: tuple[str, ...]
+    context_length: int
+    vocab_size: int
+    eos_token_ids: frozenset[int]
+    block_size: int
+    total_blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A request turned into tokens.
+
+    `token_bytes` maps an answer's token id to its bytes (empty for control tokens): per request,
+    because the script engine's ids mean something else in each. `first_ms` and `dt_ms` pace a
+    played script (0: as fast as possible) and are 0 for a real model. `length`: where a script
+    ends with `stop`; None for a real model.
+    """
+
+    prompt_ids: list[int]
+    token_bytes: Callable[[int], bytes]
+    first_ms: float = 0.0
+    dt_ms: float = 0.0
+    length: int | None = None
+
+
+class Preparer(Protocol):
+    """Turns requests into tokens; called from worker threads, so it must be thread-safe."""
+
+    def prepare(self, request: GenerateRequest) -> Prepared:
+        """Render the template and tokenize. Raises `SeedanceError` for what cannot be read."""
+        ...
+
+
+class Runner(Protocol):
+    """A model that computes steps; every method is called from the engine's one thread."""
+
+    @property
+    def info(self) -> ModelInfo:
+        """What is served."""
+        ...
+
+    def run(self, plan: StepPlan) -> list[Sampled]:
+        """Compute one step; one `Sampled` for each row with `sample`, in the rows' order.
+
+        A row's result must not depend on the other rows of the step.
+        """
+        ...
+
+    def release(self, sequence_id: int) -> None:
+        """The sequence has ended: forget what is kept for it. Its blocks are the engine's."""
+        ...
+
+    def close(self) -> None:
+        """Give back threads and memory."""
+        ...

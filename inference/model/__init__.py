@@ -1,0 +1,1 @@
+"""The model: the only code here that imports torch."""

@@ -1,0 +1,1 @@
+"""The command line: the whole mesh on one machine, each service alone, and the tools."""

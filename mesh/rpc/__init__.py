@@ -1,0 +1,1 @@
+"""gRPC set-up that both sides agree on."""

@@ -1,0 +1,80 @@
+"""The domain's request to protobuf and back, in one place so that the two cannot drift."""
+
+from __future__ import annotations
+
+from seedance.protocol.request import ChatMessage, GenerateRequest, Sampling
+from seedance.v2 import inference_pb2 as pb
+
+__all__ = ["request_from_pb", "request_to_pb"]
+
+
+def request_to_pb(request: GenerateRequest) -> pb.GenerateRequest:
+    """The wire form of a checked request."""
+    sampling = request.sampling
+    return pb.GenerateRequest(
+        model=request.model,
+        messages=[pb.ChatMessage(role=m.role, content=m.content) for m in request.messages],
+        prompt=request.prompt,
+        prompt_token_ids=request.prompt_token_ids,
+        sampling=pb.Sampling(
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k,
+            min_p=sampling.min_p,
+            presence_penalty=sampling.presence_penalty,
+            frequency_penalty=sampling.frequency_penalty,
+            repetition_penalty=sampling.repetition_penalty,
+            logit_bias=sampling.logit_bias,
+            seed=sampling.seed,
+            logprobs=sampling.logprobs,
+            choice=sampling.choice,
+        ),
+        max_tokens=request.max_tokens,
+        min_tokens=request.min_tokens,
+        stop=request.stop,
+        stop_token_ids=request.stop_token_ids,
+        ignore_eos=request.ignore_eos,
+        priority=request.priority,
+        deadline_ms=request.deadline_ms,
+        expected_tokens=request.expected_tokens,
+        max_latency_ms=request.max_latency_ms,
+    )
+
+
+def _sampling_from_pb(message: pb.Sampling) -> Sampling:
+    def given(name: str) -> bool:
+        return message.HasField(name)  # type: ignore[arg-type]
+
+    return Sampling(
+        temperature=message.temperature if given("temperature") else 1.0,
+        top_p=message.top_p if given("top_p") else 1.0,
+        top_k=message.top_k,
+        min_p=message.min_p,
+        presence_penalty=message.presence_penalty,
+        frequency_penalty=message.frequency_penalty,
+        repetition_penalty=message.repetition_penalty if given("repetition_penalty") else 1.0,
+        logit_bias=dict(message.logit_bias),
+        seed=message.seed if given("seed") else None,
+        logprobs=message.logprobs if given("logprobs") else None,
+        choice=message.choice,
+    )
+
+
+def request_from_pb(message: pb.GenerateRequest) -> GenerateRequest:
+    """The domain's form; unchecked: call `check_request` on it."""
+    return GenerateRequest(
+        model=message.model,
+        messages=tuple(ChatMessage(m.role, m.content) for m in message.messages),
+        prompt=message.prompt if message.HasField("prompt") else None,
+        prompt_token_ids=tuple(message.prompt_token_ids),
+        sampling=_sampling_from_pb(message.sampling),
+        max_tokens=message.max_tokens if message.HasField("max_tokens") else None,
+        min_tokens=message.min_tokens,
+        stop=tuple(message.stop),
+        stop_token_ids=tuple(message.stop_token_ids),
+        ignore_eos=message.ignore_eos,
+        priority=message.priority if message.HasField("priority") else 5,
+        deadline_ms=message.deadline_ms,
+        expected_tokens=message.expected_tokens,
+        max_latency_ms=message.max_latency_ms,
+    )

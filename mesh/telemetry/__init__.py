@@ -1,0 +1,1 @@
+"""Traces, metrics and logs; the only place that imports opentelemetry."""

@@ -1,0 +1,1 @@
+"""The metering service: usage events become a ledger that counts each once."""

@@ -1,0 +1,1 @@
+"""The router service: membership with leases, and the pure rule that picks an instance."""

@@ -1,0 +1,1 @@
+"""Pure rules that gateway and router service share: affinity, scoring."""

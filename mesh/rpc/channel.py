@@ -16,7 +16,7 @@ KEEPALIVE_TIMEOUT_MS = 5_000
 RECONNECT_MIN_MS = 100
 RECONNECT_MAX_MS = 1_000
 
-MESH_SECRET_KEY = "x-seedance-mesh"
+MESH_SECRET_KEY = "x-seedance-mesh"  # noqa: S105 - the name of the metadata key
 
 Options = list[tuple[str, int]]
 

@@ -43,7 +43,7 @@ def request_to_pb(request: GenerateRequest) -> pb.GenerateRequest:
 
 def _sampling_from_pb(message: pb.Sampling) -> Sampling:
     def given(name: str) -> bool:
-        return message.HasField(name)  # type: ignore[arg-type]
+        return message.HasField(name)
 
     return Sampling(
         temperature=message.temperature if given("temperature") else 1.0,

@@ -14,7 +14,7 @@ LABEL org.opencontainers.image.title="seedance-gateway" \
       org.opencontainers.image.licenses="Apache-2.0"
 RUN useradd --system --uid 10001 --no-create-home seedance
 WORKDIR /app
-ENV PATH=/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+ENV PATH=/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 SEEDANCE_HOST=0.0.0.0
 COPY --from=dependencies /venv /venv
 COPY seedance seedance
 COPY mesh mesh
@@ -28,4 +28,3 @@ STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=5s --timeout=5s --start-period=60s --retries=6 \
   CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8080/readyz', timeout=3)"]
 ENTRYPOINT ["python", "-m", "gateway"]
-CMD ["--host", "0.0.0.0", "--port", "8080"]

@@ -26,7 +26,7 @@ LABEL org.opencontainers.image.title="seedance-inference" \
       org.opencontainers.image.licenses="Apache-2.0"
 RUN useradd --system --uid 10001 --no-create-home seedance
 WORKDIR /app
-ENV PATH=/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+ENV PATH=/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 SEEDANCE_HOST=0.0.0.0
 COPY --from=dependencies /venv /venv
 COPY --from=model /models /models
 COPY deploy/docker/grpc_health.py /usr/local/bin/
@@ -39,4 +39,3 @@ STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=5s --timeout=5s --start-period=120s --retries=6 \
   CMD ["python", "/usr/local/bin/grpc_health.py", "127.0.0.1:7100"]
 ENTRYPOINT ["python", "-m", "inference"]
-CMD ["--host", "0.0.0.0", "--port", "7100"]

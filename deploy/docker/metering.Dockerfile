@@ -15,7 +15,7 @@ LABEL org.opencontainers.image.title="seedance-metering" \
 RUN useradd --system --uid 10001 --no-create-home seedance \
  && install -d -o seedance /data
 WORKDIR /app
-ENV PATH=/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+ENV PATH=/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 SEEDANCE_HOST=0.0.0.0
 COPY --from=dependencies /venv /venv
 COPY deploy/docker/grpc_health.py /usr/local/bin/
 COPY seedance seedance
@@ -24,9 +24,8 @@ COPY metering metering
 USER seedance
 # The SQLite ledger; a PostgreSQL address makes the volume needless.
 VOLUME /data
-EXPOSE 7200
+EXPOSE 7090
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=5s --timeout=5s --start-period=30s --retries=6 \
-  CMD ["python", "/usr/local/bin/grpc_health.py", "127.0.0.1:7200"]
+  CMD ["python", "/usr/local/bin/grpc_health.py", "127.0.0.1:7090"]
 ENTRYPOINT ["python", "-m", "metering"]
-CMD ["--host", "0.0.0.0", "--port", "7200"]

@@ -14,16 +14,15 @@ LABEL org.opencontainers.image.title="seedance-router" \
       org.opencontainers.image.licenses="Apache-2.0"
 RUN useradd --system --uid 10001 --no-create-home seedance
 WORKDIR /app
-ENV PATH=/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+ENV PATH=/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 SEEDANCE_HOST=0.0.0.0
 COPY --from=dependencies /venv /venv
 COPY deploy/docker/grpc_health.py /usr/local/bin/
 COPY seedance seedance
 COPY mesh mesh
 COPY router router
 USER seedance
-EXPOSE 7000
+EXPOSE 7070
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=5s --timeout=5s --start-period=30s --retries=6 \
-  CMD ["python", "/usr/local/bin/grpc_health.py", "127.0.0.1:7000"]
+  CMD ["python", "/usr/local/bin/grpc_health.py", "127.0.0.1:7070"]
 ENTRYPOINT ["python", "-m", "router"]
-CMD ["--host", "0.0.0.0", "--port", "7000"]

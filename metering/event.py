@@ -6,15 +6,16 @@ from typing import Annotated, Literal
 
 import msgspec
 
-__all__ = ["EVENT_VERSION", "EventRefusedError", "UsageEvent", "parse_event"]
+__all__ = ["EventRefusedError", "UsageEvent", "parse_event"]
 
-EVENT_VERSION = 1
 # What an SQL BIGINT holds, and far beyond any generation.
 _COUNT_MAX = 2**53
 _NAME_LENGTH_MAX = 512
 
-Name = Annotated[str, msgspec.Meta(min_length=1, max_length=_NAME_LENGTH_MAX)]
-Text = Annotated[str, msgspec.Meta(max_length=_NAME_LENGTH_MAX)]
+_NO_NUL = r"^[^\x00]*$"  # PostgreSQL's text holds none
+
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=_NAME_LENGTH_MAX, pattern=_NO_NUL)]
+Text = Annotated[str, msgspec.Meta(max_length=_NAME_LENGTH_MAX, pattern=_NO_NUL)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=_COUNT_MAX)]
 
 

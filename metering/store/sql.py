@@ -102,8 +102,9 @@ class SqlStore:
         self._engine.dispose()
 
     def _insert_new(self, table: Table, rows: list[dict[str, Any]]) -> Insert:
-        dialect = postgresql if self._engine.dialect.name == "postgresql" else sqlite
-        return dialect.insert(table).values(rows).on_conflict_do_nothing()
+        if self._engine.dialect.name == "postgresql":
+            return postgresql.insert(table).values(rows).on_conflict_do_nothing()
+        return sqlite.insert(table).values(rows).on_conflict_do_nothing()
 
 
 def _row(event: UsageEvent) -> dict[str, Any]:

@@ -72,7 +72,9 @@ def _as_dict(options: UpOptions) -> dict[str, object]:
 def up(
     port: Annotated[int, typer.Option(help="Port of the first gateway.", min=1, max=65535)] = 8080,
     gateways: Annotated[int, typer.Option(help="How many gateways.", min=1, max=16)] = 2,
-    instances: Annotated[int, typer.Option(help="How many inference instances.", min=1, max=16)] = INSTANCES_DEFAULT,
+    instances: Annotated[
+        int, typer.Option(help="How many inference instances.", min=1, max=16)
+    ] = INSTANCES_DEFAULT,
     engine: Annotated[str, typer.Option(help="`native` (a real model) or `script`.")] = "native",
     model: Annotated[
         str | None,
@@ -86,7 +88,9 @@ def up(
         str, typer.Option(help="Collector for traces, e.g. http://127.0.0.1:4317.")
     ] = "",
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "warning",
-    threads: Annotated[int, typer.Option(help="Threads per instance; 0: by the machine.", min=0)] = 0,
+    threads: Annotated[
+        int, typer.Option(help="Threads per instance; 0: by the machine.", min=0)
+    ] = 0,
 ) -> None:
     """Start the whole mesh on this machine: store, router, inference, metering, gateways."""
     if engine not in {"native", "script"}:

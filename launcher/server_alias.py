@@ -34,7 +34,9 @@ def serve(
         Path | None,
         typer.Option("--trace-output", help="Write the engine's steps there as a Chrome trace."),
     ] = None,
-    data: Annotated[Path, typer.Option("--data", help="Folder for store, ledger, logs.")] = DATA_DEFAULT,
+    data: Annotated[
+        Path, typer.Option("--data", help="Folder for store, ledger, logs.")
+    ] = DATA_DEFAULT,
 ) -> None:
     """Start the whole mesh on this machine."""
     if streaming_enabled.lower() not in {"true", "false"}:

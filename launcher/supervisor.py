@@ -141,7 +141,7 @@ class Supervisor:
         return process
 
     async def _until_serving(self, spec: ProcessSpec) -> None:
-        while not await serves(spec):
+        while not await serves(spec):  # noqa: ASYNC110 - the answer comes from another process
             await asyncio.sleep(PROBE_PAUSE_S)
         self._on_change(spec.name, "serving")
 

@@ -31,7 +31,9 @@ def _sole_owner(data: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            exit_with(f"a mesh already runs on {data}; stop it, or choose another folder with --data")
+            exit_with(
+                f"a mesh already runs on {data}; stop it, or choose another folder with --data"
+            )
         yield
 
 

@@ -93,7 +93,7 @@ def test_a_killed_gateway_costs_no_byte(mesh: LocalMesh) -> None:
 
 
 @pytest.mark.parametrize("name", ["router-0", "metering-0", "store-0"])
-def test_a_killed_helper_is_not_noticed(mesh: LocalMesh, name: str) -> None:
+def test_a_killed_companion_is_not_noticed(mesh: LocalMesh, name: str) -> None:
     """Router, metering and store may die mid-stream: text and usage are those of a calm run."""
     _ready(mesh)
     assert _stream_while(mesh, kill_after=40, name=name) == (TEXT, TOKENS)

@@ -57,7 +57,7 @@ class Supervisor:
         self._live: dict[str, Process] = {}
         self._keepers: list[asyncio.Task[None]] = []
         self._stopping = False
-        self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._failed = asyncio.get_running_loop().create_future()
 
     async def start(self) -> None:
         """Start everything and return when all of it serves.
@@ -66,14 +66,13 @@ class Supervisor:
         """
         for spec in self._specs:
             self._keepers.append(asyncio.create_task(self._keep(spec), name=spec.name))
-        waiting = asyncio.gather(*(self._until_serving(spec) for spec in self._specs))
-        await asyncio.wait([waiting, self._failed], return_when=asyncio.FIRST_COMPLETED)
+        probing = asyncio.create_task(self._until_all_serve())
+        await asyncio.wait({probing, self._failed}, return_when=asyncio.FIRST_COMPLETED)
         if self._failed.done():
-            waiting.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await waiting
+            probing.cancel()
+            await asyncio.gather(probing, return_exceptions=True)
             self._failed.result()
-        await waiting
+        await probing
 
     async def wait(self) -> None:
         """Return when a process failed for good (raises `StartFailedError`); else never."""
@@ -104,7 +103,7 @@ class Supervisor:
     async def _keep(self, spec: ProcessSpec) -> None:
         loop = asyncio.get_running_loop()
         pause = RESTART_PAUSE_S
-        while not self._stopping:
+        while True:
             born = loop.time()
             process = await self._spawn(spec)
             code = await process.wait()
@@ -139,6 +138,9 @@ class Supervisor:
         self._publish()
         self._on_change(spec.name, "started")
         return process
+
+    async def _until_all_serve(self) -> None:
+        await asyncio.gather(*(self._until_serving(spec) for spec in self._specs))
 
     async def _until_serving(self, spec: ProcessSpec) -> None:
         while not await serves(spec):  # noqa: ASYNC110 - the answer comes from another process

@@ -6,10 +6,11 @@ import asyncio
 import contextlib
 import secrets
 import sys
+from collections.abc import Sequence
 
 from prometheus_client import start_http_server
 
-from inference.config import InferenceSettings, parse_arguments
+from inference.config import InferenceSettings
 from inference.engine.engine import Engine
 from inference.engine.loop import EngineLoop
 from inference.engine.runner import Preparer, Runner
@@ -20,6 +21,7 @@ from inference.script import ScriptPreparer, ScriptRunner, script_info
 from inference.service import SERVICE_NAME, Deliverer, InferenceService, add_to_server
 from inference.wire import load_to_pb
 from mesh.clock import SystemClock
+from mesh.flags import settings_from_flags
 from mesh.lifecycle import die_with_parent, run_service
 from mesh.rpc.server import RpcServer
 from mesh.settings import exit_with
@@ -62,6 +64,7 @@ def load_engine(settings: InferenceSettings) -> tuple[Runner, Preparer]:
             kv_blocks=settings.kv_blocks,
             kv_cache_gib=settings.kv_cache_gib,
             dtype=settings.dtype,
+            kv_cache_dtype=settings.kv_cache_dtype,
             threads=settings.threads,
             progress=None,
         )
@@ -210,9 +213,14 @@ def _serve_metrics(settings: InferenceSettings, metrics: InferenceMetrics, engin
         )
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Run one instance; exit code 0 after a drain, 2 for misuse, 1 when the engine failed."""
-    settings = parse_arguments()
+    settings = settings_from_flags(
+        InferenceSettings,
+        "python -m inference",
+        "Serves one model, or scripts that stand in for one.",
+        argv,
+    )
     if settings.die_with_parent:
         die_with_parent()
     setup_logs(settings.log_level, as_json=settings.log_json)

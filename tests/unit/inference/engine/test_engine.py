@@ -382,3 +382,14 @@ def test_a_thousand_aborts_at_random_phases(seed: int) -> None:
     assert all(len(heard.ends) == 1 for heard in driver.streams.values())
     assert len(driver.records) == 250
     driver.check_idle()
+
+
+def test_credit_after_the_end_says_nothing_again() -> None:
+    """Credit and the end cross on the wire: the tail is not sent twice, nor the end."""
+    driver = script_driver()
+    heard = driver.play(1, [b"a", b"\xf0"], lasting=True, credit=2)
+    driver.run()
+    driver.credit(1, 5)
+    driver.run()
+    assert heard.text.decode() == "a\ufffd"
+    assert len(heard.ends) == 1

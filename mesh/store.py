@@ -6,7 +6,7 @@ from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-__all__ = ["USAGE_PAYLOAD_FIELD", "USAGE_STREAM", "open_store"]
+__all__ = ["COMMAND_TIMEOUT_S", "USAGE_PAYLOAD_FIELD", "USAGE_STREAM", "open_store"]
 
 # The stream of usage events: gateways append, metering's consumer group reads.
 USAGE_STREAM = "seedance:usage"

@@ -7,8 +7,10 @@ happened, and the owner then writes everything anew.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
+import math
 import secrets
 import zlib
 from collections.abc import Sequence
@@ -31,7 +33,7 @@ from gateway.store.base import (
 )
 from gateway.store.codec import SCRIPTS, Argument, commit_arguments, read_claimed, session_key
 from mesh.clock import Clock
-from mesh.store import USAGE_PAYLOAD_FIELD, USAGE_STREAM, open_store
+from mesh.store import COMMAND_TIMEOUT_S, USAGE_PAYLOAD_FIELD, USAGE_STREAM, open_store
 
 __all__ = ["RedisStore"]
 
@@ -255,8 +257,9 @@ class RedisStore:
         pool = self._redis.connection_pool
         connection: AbstractConnection = await pool.get_connection()  # type: ignore[no-untyped-call]
         try:
-            await connection.send_packed_command(packed, check_health=False)
-            return [await _read(connection) for _ in commands]
+            async with asyncio.timeout(COMMAND_TIMEOUT_S):
+                await connection.send_packed_command(packed, check_health=False)
+                return [await _read(connection) for _ in commands]
         except BaseException:
             # Also when cancelled: replies that nobody read must not answer the next command.
             await connection.disconnect(nowait=True)
@@ -278,6 +281,7 @@ class RedisStore:
 
 async def _read(connection: AbstractConnection) -> Reply:
     try:
-        return await connection.read_response()
+        # One timeout bounds the whole exchange; one for each reply costs as much as the reply.
+        return await connection.read_response(timeout=math.inf)
     except ResponseError as error:
         return error

@@ -48,23 +48,37 @@ local function drop_all()
 end
 
 local function write_entries(last_seq)
+  local fresh = {}
   for _ = 1, tonumber(next_arg()) do
     local seq, frame = tonumber(next_arg()), next_arg()
     -- What is there already came with an attempt whose answer was lost.
-    if seq > last_seq and seq >= acked and redis.call('RPUSH', log, seq .. ':' .. frame) == 1 then
-      redis.call('PEXPIRE', log, keep_ms)
+    if seq > last_seq and seq >= acked then
+      fresh[#fresh + 1] = seq .. ':' .. frame
     end
     last_seq = math.max(last_seq, seq)
+  end
+  if #fresh > 0 and redis.call('RPUSH', log, unpack(fresh)) == #fresh then
+    redis.call('PEXPIRE', log, keep_ms)
   end
   return last_seq
 end
 
+local function seq_of(item)
+  return tonumber(string.match(item, '^%d+'))
+end
+
 local function trim_log()
   local head = redis.call('LINDEX', log, 0)
-  while head and tonumber(string.match(head, '^%d+')) < acked do
-    redis.call('LPOP', log)
-    head = redis.call('LINDEX', log, 0)
+  if not head or seq_of(head) >= acked then
+    return
   end
+  local count = 0
+  for _, item in ipairs(redis.call('LRANGE', log, 0, acked - seq_of(head) - 1)) do
+    if seq_of(item) < acked then
+      count = count + 1
+    end
+  end
+  redis.call('LPOP', log, count)
 end
 
 local function end_stream(id, ended)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
+import socket
 from collections.abc import Iterator
 
 import pytest
@@ -49,13 +49,12 @@ async def test_away_is_said_by_every_call(server: TestStore) -> None:
 async def test_silence_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that takes the connection and never answers is away when the time is up."""
     monkeypatch.setattr("gateway.store.redis.COMMAND_TIMEOUT_S", 0.05)
-    silent = await asyncio.start_server(lambda _reader, _writer: None, "127.0.0.1", 0)
-    port = silent.sockets[0].getsockname()[1]
-    store = RedisStore(f"redis://127.0.0.1:{port}/0", FakeClock(), RESUME_TTL_S)
-    with pytest.raises(StoreUnavailableError):
-        await store.commit([FIRST])
-    await store.close()
-    silent.close()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        store = RedisStore(f"redis://127.0.0.1:{port}/0", FakeClock(), RESUME_TTL_S)
+        with pytest.raises(StoreUnavailableError):
+            await store.commit([FIRST])
+        await store.close()
 
 
 async def test_back_is_not_believed_at_once(server: TestStore) -> None:

@@ -1,12 +1,18 @@
-"""Fixtures that tests of several levels share."""
+"""What every test shares: hypothesis without a wall-clock deadline, and one real store server."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import pytest
+import redis
+from hypothesis import settings
 
 from tests.support.valkey import TestStore, running_valkey
+
+# A shared machine makes single examples slow now and then; the test's own timeout is the bound.
+settings.register_profile("house", deadline=None, print_blob=True)
+settings.load_profile("house")
 
 
 @pytest.fixture(scope="session")
@@ -19,8 +25,6 @@ def valkey_server() -> Iterator[TestStore]:
 @pytest.fixture
 def valkey(valkey_server: TestStore) -> TestStore:
     """The shared server, emptied."""
-    import redis
-
     with redis.Redis.from_url(valkey_server.url) as client:
         client.flushall()
     return valkey_server

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from seedance.protocol.errors import CloseCode
-from seedance.protocol.frames import ServerFrame
+from seedance.protocol.frames import ServerFrame, Usage
 
 __all__ = [
     "CancelUpstream",
@@ -66,9 +66,14 @@ class CancelUpstream:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """No more of this stream's text will be framed: what it costs is known (§4.9)."""
+    """No more of this stream's text will be framed: what it costs is known (§4.9).
+
+    `reason` is the finish reason, or the code of the error that ended it.
+    """
 
     stream: str
+    reason: str
+    usage: Usage
 
 
 @dataclass(frozen=True, slots=True)

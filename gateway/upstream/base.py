@@ -12,7 +12,8 @@ from enum import Enum
 from typing import Protocol
 
 from seedance.protocol.errors import SeedanceError
-from seedance.protocol.frames import Timing, TokenLogprob, Usage
+from seedance.protocol.events import UpstreamAccepted, UpstreamTokens
+from seedance.protocol.frames import Timing, Usage
 from seedance.protocol.request import GenerateRequest
 
 __all__ = [
@@ -74,35 +75,6 @@ class Attach:
     from_token: int
     traceparent: str = ""
     credit: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class UpstreamAccepted:
-    """The instance has taken the stream. `from_token`: index of the first token that follows."""
-
-    instance: str
-    model: str
-    adopted_batch_size: int
-    token_quota: int
-    prompt_tokens: int
-    from_token: int
-
-
-@dataclass(frozen=True, slots=True)
-class UpstreamTokens:
-    """One step's tokens of one stream.
-
-    `offset`: bytes of the generation's text before `text`; `token_index`: index of the first id in
-    the generation. `text` may be empty while ids are not (a stop string or code point is still
-    open), and never ends inside a code point.
-    """
-
-    token_ids: tuple[int, ...]
-    token_index: int
-    text: bytes
-    offset: int
-    timestamp_ms: int
-    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 class StreamListener(Protocol):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Callable
 
 import pytest
 
@@ -14,15 +13,10 @@ from seedance.protocol.errors import ErrorCode, SeedanceError
 from seedance.protocol.frames import Usage
 from seedance.protocol.reconnect import Backoff
 from tests.support.scripted_gateway import TEXT, Script, ScriptedGateway, ScriptedSession
+from tests.support.waiting import wait_until
 
 MESSAGES = [{"role": "user", "content": "你好"}]
 QUICK = Backoff(base_s=0.01)
-
-
-async def wait_until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 async def read(client: AsyncSeedanceClient) -> str:
@@ -173,9 +167,7 @@ async def test_a_dropped_stream_is_cancelled_at_the_server() -> None:
         await stream
         del stream
         gc.collect()
-        await wait_until(
-            lambda: any(stream_id in s.cancelled for s in gateway.sessions.values())
-        )
+        await wait_until(lambda: any(stream_id in s.cancelled for s in gateway.sessions.values()))
 
 
 async def test_a_slow_reader_stops_the_server_and_loses_nothing() -> None:

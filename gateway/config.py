@@ -58,6 +58,9 @@ class GatewaySettings(ServiceSettings):
     anonymous_tenant: str = Field(
         "", description="Tenant of callers without a key; empty: a key is needed."
     )
+    published_host: str = Field(
+        "", description="Host address that a container engine publishes the port on; empty: `host`."
+    )
     allowed_origins: str = Field(
         "", description="Origins a browser may come from; empty: the hosts of all gateways."
     )
@@ -65,7 +68,8 @@ class GatewaySettings(ServiceSettings):
 
     @model_validator(mode="after")
     def _relations(self) -> GatewaySettings:
-        if self.anonymous_tenant and self.host not in ("127.0.0.1", "::1", "localhost"):
+        reachable_at = self.published_host or self.host
+        if self.anonymous_tenant and reachable_at not in ("127.0.0.1", "::1", "localhost"):
             raise ValueError("anonymous_tenant is for local use: bind host 127.0.0.1, or set keys")
         if self.heartbeat_session_s >= self.heartbeat_connection_s:
             raise ValueError("heartbeat_session_s must be below heartbeat_connection_s")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 from collections.abc import Sequence
 
@@ -68,6 +69,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     setup_logs(settings.log_level, as_json=settings.log_json)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     runner, preparer = load_engine(settings)
+    # What is loaded by now stays: the collector need not look at it again and again.
+    gc.freeze()
     crashed = False
 
     async def body(stop: asyncio.Event) -> None:

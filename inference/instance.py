@@ -12,7 +12,8 @@ from prometheus_client import start_http_server
 from inference.config import InferenceSettings
 from inference.engine.engine import Engine
 from inference.engine.loop import EngineLoop
-from inference.engine.runner import Preparer, Runner
+from inference.engine.runner import ModelInfo, Preparer, Runner
+from inference.engine.step_trace import StepTrace
 from inference.intake import Intake
 from inference.registration import Registration
 from inference.report import Reporter
@@ -49,7 +50,7 @@ class Instance:
         self._stop = stop
         self._loop = loop
         self._tracing = _tracing(settings)
-        self._core = Engine(runner, settings.limits(), clock)
+        self._core = Engine(runner, settings.limits(), clock, _trace(settings, runner.info))
         metrics = InferenceMetrics()
         reporter = Reporter(
             metrics,
@@ -131,6 +132,15 @@ class Instance:
     def _on_crash(self) -> None:
         self.crashed = True
         self._loop.call_soon_threadsafe(self._stop.set)
+
+
+def _trace(settings: InferenceSettings, info: ModelInfo) -> StepTrace | None:
+    if settings.trace_output is None:
+        return None
+    try:
+        return StepTrace(settings.trace_output, info.block_size)
+    except OSError as error:
+        exit_with(f"cannot write {settings.trace_output}: {error.strerror}; change --trace-output")
 
 
 def _tracing(settings: InferenceSettings) -> Tracing | None:

@@ -88,7 +88,7 @@ class Emitter:
             generation.sent = end
             if piece.ids or piece.text:
                 self.output.call(stream.call).tokens.append(
-                    Tokens(stream, piece, generation.marks, generation.token_bytes)
+                    Tokens(stream, piece, generation.marks, generation.spell)
                 )
         if complete:
             generation.end_sent = True

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import secrets
 import sys
+from collections.abc import Callable
 
 from prometheus_client import start_http_server
 
@@ -74,8 +75,7 @@ class Instance:
         )
         self._rpc = RpcServer([SERVICE_NAME])
         add_to_server(self._service, self._rpc.server)
-        if settings.metrics_port is not None:
-            _serve_metrics(settings, metrics, self._core)
+        self._stop_metrics = _serve_metrics(settings, metrics, self._core)
 
     async def serve(self) -> None:
         """Serve until `stop`, then take nothing new and let streams end within the grace time."""
@@ -101,6 +101,7 @@ class Instance:
         await self._rpc.drain(CALLS_END_S)
         self._engine.stop()
         self._intake.close()
+        self._stop_metrics()
         if self._tracing is not None:
             self._tracing.close()
 
@@ -154,7 +155,11 @@ def _tracing(settings: InferenceSettings) -> Tracing | None:
     )
 
 
-def _serve_metrics(settings: InferenceSettings, metrics: InferenceMetrics, engine: Engine) -> None:
+def _serve_metrics(
+    settings: InferenceSettings, metrics: InferenceMetrics, engine: Engine
+) -> Callable[[], None]:
+    if settings.metrics_port is None:
+        return lambda: None
     Folded(
         metrics.registry,
         counters={
@@ -179,11 +184,19 @@ def _serve_metrics(settings: InferenceSettings, metrics: InferenceMetrics, engin
             ),
         },
     )
-    assert settings.metrics_port is not None  # noqa: S101
     try:
-        start_http_server(settings.metrics_port, addr=settings.host, registry=metrics.registry)
+        server, thread = start_http_server(
+            settings.metrics_port, addr=settings.host, registry=metrics.registry
+        )
     except OSError:
         exit_with(
             f"cannot listen on {settings.host}:{settings.metrics_port}: is the port in use? "
             "Choose another with --metrics-port"
         )
+
+    def stop() -> None:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+    return stop

@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import socket
 import sys
+import urllib.request
 from pathlib import Path
 
 import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from launcher.ports import free_port
 from mesh.rpc.channel import open_channel
 from seedance.v2 import inference_pb2 as pb
 from seedance.v2 import inference_pb2_grpc, router_pb2, router_pb2_grpc
@@ -153,3 +156,52 @@ async def test_a_missing_model_is_one_line_and_exit_code_2() -> None:
         code, out, err = await _run("-m", "inference", *argv)
         assert (code, out) == (2, "")
         assert err.count("\n") == 1, err
+
+
+async def test_metrics_for_prometheus() -> None:
+    """Tokens, batch, queue and blocks, on a port of their own."""
+    port = free_port("127.0.0.1")
+    async with running_instance(metrics_port=port) as instance, calling(instance.address) as call:
+        caller = call()
+        received = await caller.play(1, [b"x"], repeat=7)
+        await caller.until(lambda: received.ended)
+
+        def scrape() -> str:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as reply:
+                return reply.read().decode()
+
+        async def counted() -> bool:
+            text = await asyncio.to_thread(scrape)
+            return "seedance_inference_tokens_total 7.0" in text and 'reason="stop"' in text
+
+        await eventually(counted)
+
+
+async def test_an_engine_that_fails_ends_its_process() -> None:
+    """It does not stand there healthy and silent: its callers go elsewhere."""
+    async with running_instance() as instance, calling(instance.address) as call:
+        caller = call()
+        instance._core.step = lambda: 1 / 0  # type: ignore[method-assign]
+        await caller.play(1, [b"x"])
+        assert await caller.finish() != "OK"
+        assert instance.crashed
+
+
+async def test_sigterm_lets_a_stream_end_and_exits_with_0() -> None:
+    """A real process: the ready line, a stream across SIGTERM, a clean end."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "inference", "--engine", "script", "--port", "0", "--announce"),
+        cwd=ROOT,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    ready = (await asyncio.wait_for(process.stdout.readline(), 30)).decode()
+    assert re.fullmatch(r"ready 127\.0\.0\.1:\d+\n", ready)
+    async with calling(ready.split()[1], secret=None) as call:
+        caller = call()
+        received = await caller.play(1, [b"x"], repeat=30, dt_ms=10)
+        await caller.until(lambda: received.ids)
+        process.terminate()
+        await caller.until(lambda: received.ended)
+        assert received.text == b"x" * 30
+        assert await asyncio.wait_for(process.wait(), 10) == 0

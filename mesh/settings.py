@@ -48,6 +48,12 @@ class ServiceSettings(BaseSettings):
     drain_grace_s: float = Field(
         20.0, ge=0, le=600, description="Longest time between SIGTERM and the end, in seconds."
     )
+    die_with_parent: bool = Field(
+        False, description="End when the process that started this one ends (Linux)."
+    )
+    announce: bool = Field(
+        False, description="Print one line `ready HOST:PORT` on stdout once requests are taken."
+    )
 
 
 def _subclasses(cls: type[ServiceSettings]) -> list[type[ServiceSettings]]:

@@ -23,7 +23,8 @@ class PlanRow:
     chooses the same. `answer_ids` are the answer's ids so far (forced prefix included) and
     `prompt_ids` the prompt's, for penalties; both are the sequence's own lists, not copies: a
     runner reads them during the step only. `banned_ids` may not be chosen (end-of-text before
-    `min_tokens`).
+    `min_tokens`). `vocab_size` is set when the request brought a vocabulary of its own (a script);
+    a model's runner has its own and ignores it.
     """
 
     sequence_id: int
@@ -37,6 +38,7 @@ class PlanRow:
     answer_ids: list[int]
     prompt_ids: list[int]
     banned_ids: tuple[int, ...] = ()
+    vocab_size: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

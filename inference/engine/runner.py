@@ -35,7 +35,8 @@ class Prepared:
     `token_bytes` maps an answer's token id to its bytes (empty for control tokens): per request,
     because the script engine's ids mean something else in each. `first_ms` and `dt_ms` pace a
     played script (0: as fast as possible) and are 0 for a real model. `length`: where a script
-    ends with `stop`; None for a real model.
+    ends with `stop`; None for a real model. `vocab_size`: ids below it exist for this request;
+    None: the model's vocabulary.
     """
 
     prompt_ids: list[int]
@@ -43,6 +44,7 @@ class Prepared:
     first_ms: float = 0.0
     dt_ms: float = 0.0
     length: int | None = None
+    vocab_size: int | None = None
 
 
 class Preparer(Protocol):

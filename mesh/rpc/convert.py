@@ -1,11 +1,20 @@
-"""The domain's request to protobuf and back, in one place so that the two cannot drift."""
+"""The domain's request and instance to protobuf and back, in one place so that they cannot drift."""
 
 from __future__ import annotations
 
+from mesh.membership import EVERY_CLASS, Instance, Load
 from seedance.protocol.request import ChatMessage, GenerateRequest, Sampling
 from seedance.v2 import inference_pb2 as pb
+from seedance.v2 import router_pb2
 
-__all__ = ["request_from_pb", "request_to_pb"]
+__all__ = [
+    "instance_from_pb",
+    "instance_to_pb",
+    "load_from_pb",
+    "load_to_pb",
+    "request_from_pb",
+    "request_to_pb",
+]
 
 
 def request_to_pb(request: GenerateRequest) -> pb.GenerateRequest:
@@ -77,4 +86,57 @@ def request_from_pb(message: pb.GenerateRequest) -> GenerateRequest:
         deadline_ms=message.deadline_ms,
         expected_tokens=message.expected_tokens,
         max_latency_ms=message.max_latency_ms,
+    )
+
+
+def load_to_pb(load: Load) -> pb.InstanceLoad:
+    """The wire form of a load report."""
+    return pb.InstanceLoad(
+        running=load.running,
+        waiting=load.waiting,
+        free_blocks=load.free_blocks,
+        total_blocks=load.total_blocks,
+        tokens_per_s=load.tokens_per_s,
+    )
+
+
+def load_from_pb(message: pb.InstanceLoad) -> Load:
+    """The domain's form of a load report."""
+    return Load(
+        running=message.running,
+        waiting=message.waiting,
+        free_blocks=message.free_blocks,
+        total_blocks=message.total_blocks,
+        tokens_per_s=message.tokens_per_s,
+    )
+
+
+def instance_to_pb(instance: Instance, load_age_ms: int = 0) -> router_pb2.Instance:
+    """The wire form of a member; `load_age_ms` is how old its load report is now."""
+    return router_pb2.Instance(
+        id=instance.id,
+        address=instance.address,
+        models=instance.models,
+        instance_class=instance.instance_class,
+        weight=instance.weight,
+        draining=instance.draining,
+        load=None if instance.load is None else load_to_pb(instance.load),
+        start_id=instance.start_id,
+        load_age_ms=load_age_ms,
+        context_length=instance.context_length,
+    )
+
+
+def instance_from_pb(message: router_pb2.Instance) -> Instance:
+    """The domain's form of a member, unchecked. No class means every class, no weight means 1."""
+    return Instance(
+        id=message.id,
+        address=message.address,
+        models=tuple(message.models),
+        instance_class=message.instance_class or EVERY_CLASS,
+        weight=message.weight or 1.0,
+        draining=message.draining,
+        load=load_from_pb(message.load) if message.HasField("load") else None,
+        start_id=message.start_id,
+        context_length=message.context_length,
     )

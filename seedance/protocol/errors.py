@@ -17,6 +17,7 @@ __all__ = [
     "CloseCode",
     "ErrorCode",
     "ErrorRow",
+    "ProtocolFault",
     "SeedanceError",
     "code_of_grpc_status",
 ]
@@ -120,7 +121,8 @@ class SeedanceError(Exception):
 
     `message` is for a person on the other side: it names the field and the allowed range and holds
     nothing internal. `field` is the path of the field at fault, such as `messages[0].role`.
-    `retry_after_ms` is given only for retryable codes.
+    `retry_after_ms` is given only for retryable codes. `stream_id` names the stream it concerns,
+    where that is known.
     """
 
     def __init__(
@@ -130,12 +132,14 @@ class SeedanceError(Exception):
         *,
         field: str | None = None,
         retry_after_ms: int | None = None,
+        stream_id: str | None = None,
     ) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
         self.field = field
         self.retry_after_ms = retry_after_ms
+        self.stream_id = stream_id
 
     @property
     def row(self) -> ErrorRow:
@@ -146,3 +150,15 @@ class SeedanceError(Exception):
     def retryable(self) -> bool:
         """Whether the same request may succeed later."""
         return self.row.retryable
+
+
+class ProtocolFault(Exception):  # noqa: N818 - the peer is at fault, and the connection ends
+    """What came is no message of the contract at all: the connection closes with `close_code`.
+
+    `message` is the close reason: for a person on the other side, at most 123 bytes of UTF-8.
+    """
+
+    def __init__(self, close_code: CloseCode, message: str) -> None:
+        super().__init__(message)
+        self.close_code = close_code
+        self.message = message

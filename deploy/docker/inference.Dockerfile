@@ -1,0 +1,41 @@
+# One engine on one machine, with the default model inside: nothing is fetched when it runs.
+#   CPU:  docker build -f deploy/docker/inference.Dockerfile .
+#   GPU:  … --build-arg TORCH_INDEX=https://download.pytorch.org/whl/cu128   (docker-compose.gpu.yml)
+FROM python:3.11-slim-bookworm AS dependencies
+# Whose torch: the plain index of Linux wheels carries several GB of CUDA that a CPU never calls.
+ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
+WORKDIR /src
+COPY pyproject.toml constraints.txt ./
+RUN python -m venv /venv \
+ && /venv/bin/pip install --no-cache-dir -c constraints.txt --no-deps --index-url "$TORCH_INDEX" torch
+# The extra's dependencies alone: this layer is rebuilt when pyproject or the pins change, not the code.
+RUN touch README.md LICENSE \
+ && /venv/bin/pip install --no-cache-dir -c constraints.txt ".[inference]" \
+ && /venv/bin/pip uninstall -y seedance
+
+FROM python:3.11-slim-bookworm AS model
+WORKDIR /src
+RUN pip install --no-cache-dir rich
+COPY launcher launcher
+ENV SEEDANCE_CACHE=/models
+RUN python -m launcher.models
+
+FROM python:3.11-slim-bookworm
+LABEL org.opencontainers.image.title="seedance-inference" \
+      org.opencontainers.image.description="Turns prompts into tokens; carries SmolLM2-135M-Instruct (Apache-2.0)." \
+      org.opencontainers.image.licenses="Apache-2.0"
+RUN useradd --system --uid 10001 --no-create-home seedance
+WORKDIR /app
+ENV PATH=/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 SEEDANCE_HOST=0.0.0.0
+COPY --from=dependencies /venv /venv
+COPY --from=model /models /models
+COPY deploy/docker/is_serving.py /usr/local/bin/
+COPY seedance seedance
+COPY mesh mesh
+COPY inference inference
+USER seedance
+EXPOSE 50051
+STOPSIGNAL SIGTERM
+HEALTHCHECK --interval=5s --timeout=5s --start-period=120s --retries=6 \
+  CMD ["python", "/usr/local/bin/is_serving.py", "127.0.0.1:50051"]
+ENTRYPOINT ["python", "-m", "inference"]

@@ -1,0 +1,99 @@
+"""Everything a gateway can be told."""
+
+from __future__ import annotations
+
+from pydantic import Field, SecretStr, model_validator
+
+from mesh.settings import ServiceSettings
+
+__all__ = ["GatewaySettings"]
+
+
+def _items(text: str) -> tuple[str, ...]:
+    return tuple(item.strip() for item in text.split(",") if item.strip())
+
+
+class GatewaySettings(ServiceSettings):
+    """Settings of one gateway process; lists are written with commas."""
+
+    port: int = Field(8080, ge=0, le=65535, description="Port of HTTP and WebSocket; 0: any.")
+    gateways: str = Field(
+        "", description="Public WebSocket base URLs of all gateways; empty: this one alone."
+    )
+    name: str = Field("", description="What `session.server` says; empty: `gateway-PORT`.")
+
+    router: str = Field("", description="The router, `host:port`; empty: only `instances`.")
+    instances: str = Field("", description="Instances to use without a router, `host:port` each.")
+    upstream_calls: int = Field(
+        1, ge=1, le=16, description="Shared calls that this gateway holds to each instance."
+    )
+
+    redis: str = Field(
+        "", description="`redis://…` or `unix:///path`; empty: sessions live in this process only."
+    )
+    commit_interval_ms: float = Field(
+        20, ge=1, le=1000, description="Time between two commits to the session store."
+    )
+    resume_ttl_s: float = Field(
+        120, ge=1, le=86_400, description="How long a session lives without a connection."
+    )
+
+    heartbeat_connection_s: float = Field(
+        30, ge=25, le=45, description="Silence before the server pings; 15 s more end it (§2)."
+    )
+    heartbeat_session_s: float = Field(
+        15, ge=10, le=20, description="Silence that ends a windowed client's connection (§2)."
+    )
+    heartbeat_stream_s: float = Field(
+        8, ge=3, le=12, description="Time without a moving `ack` after which a stream pauses (§2)."
+    )
+    connections_max: int = Field(
+        10_000, ge=1, description="WebSockets at once; one more is closed with 4429."
+    )
+
+    metering: str = Field("", description="Metering's query service, `host:port`; empty: none.")
+    keys: SecretStr = Field(
+        SecretStr(""), description="API keys: `tenant:SHA-256 of the key in hex` each."
+    )
+    anonymous_tenant: str = Field(
+        "", description="Tenant of callers without a key; empty: a key is needed."
+    )
+    published_host: str = Field(
+        "", description="Host address that a container engine publishes the port on; empty: `host`."
+    )
+    allowed_origins: str = Field(
+        "", description="Origins a browser may come from; empty: the hosts of all gateways."
+    )
+    ticket_ttl_s: float = Field(30, ge=1, le=300, description="How long a ticket may be used.")
+
+    @model_validator(mode="after")
+    def _relations(self) -> GatewaySettings:
+        reachable_at = self.published_host or self.host
+        if self.anonymous_tenant and reachable_at not in ("127.0.0.1", "::1", "localhost"):
+            raise ValueError("anonymous_tenant is for local use: bind host 127.0.0.1, or set keys")
+        if self.heartbeat_session_s >= self.heartbeat_connection_s:
+            raise ValueError("heartbeat_session_s must be below heartbeat_connection_s")
+        for url in self.gateway_urls:
+            if not url.startswith(("ws://", "wss://")):
+                raise ValueError(f"gateways: {url} must begin with ws:// or wss://")
+        return self
+
+    @property
+    def gateway_urls(self) -> tuple[str, ...]:
+        """Public base URLs of all gateways."""
+        return _items(self.gateways) or (f"ws://{self.host}:{self.port}",)
+
+    @property
+    def instance_addresses(self) -> tuple[str, ...]:
+        """Instances to use without a router."""
+        return _items(self.instances)
+
+    @property
+    def origins(self) -> tuple[str, ...]:
+        """Allowed origins beside the hosts of all gateways."""
+        return _items(self.allowed_origins)
+
+    @property
+    def server_name(self) -> str:
+        """This gateway's public name."""
+        return self.name or f"gateway-{self.port}"

@@ -1,0 +1,198 @@
+"""The session store: what outlives a gateway (the design, "who remembers what").
+
+One pipelined `commit` per gateway carries all sessions' new entries. Every write names the epoch
+of the session's owner and is refused by the store when a newer owner exists (fencing): that check
+and the write are one atomic step. Time-to-live is judged by the store's clock alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+__all__ = [
+    "ENDS_KEPT_MAX",
+    "KEEP_S",
+    "OWNER_RENEW_S",
+    "OWNER_SILENCE_S",
+    "SESSION_ID",
+    "SWEEP_RETRY_S",
+    "CommitResult",
+    "LogEntry",
+    "SessionStore",
+    "SessionWrite",
+    "StoreUnavailableError",
+    "StoredSession",
+    "StoredStream",
+    "StreamWrite",
+    "UsageEvent",
+]
+
+
+# Each write renews a session's life, also one that has nothing new: an owner writes at least this
+# often for every session with live streams, or it is taken for dead.
+OWNER_RENEW_S = 20.0
+# A session whose owner fell silent without saying `detached` (it was killed) is swept when it could
+# not be resumed any more: `resume_ttl` and this much after its latest write.
+OWNER_SILENCE_S = 30.0
+# What the store has of a session outlives `resume_ttl` by this much, so that somebody can sweep it.
+KEEP_S = 60.0
+# A swept session that nobody deletes (its sweeper died) is offered again after this time.
+SWEEP_RETRY_S = 10.0
+# Ends that a session's streams leave behind: as many as ids are remembered (§3).
+ENDS_KEPT_MAX = 1024
+# A session's id as gateways make it; a client that names another one names no session.
+SESSION_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+class StoreUnavailableError(Exception):
+    """The store cannot be reached, or is back too recently to be believed."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogEntry:
+    """One sequenced frame, encoded as JSON text of the contract with its `seq`."""
+
+    seq: int
+    frame: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StreamWrite:
+    """What is new about one stream.
+
+    `opened` is the stream's constant part (request, seed, options) as JSON, given once; `instance`
+    when it changed; `token_ids` are appended; `framed` holds the counters of what was put into
+    frames so far (bytes and tokens), as they are now; `ended` is the JSON of its end, and lets the
+    store drop everything else of the stream.
+    """
+
+    id: str
+    opened: bytes | None = None
+    instance: str | None = None
+    token_ids: tuple[int, ...] = ()
+    framed_bytes: int = 0
+    framed_tokens: int = 0
+    ended: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SessionWrite:
+    """What is new about one session since its last commit.
+
+    `created` is the session's constant part (tenant, mode, token hash) as JSON, given in its first
+    commit and again when everything is written anew. `acked` lets the store drop log entries below
+    it (the next number the client expects). `rewrite`: replace whatever is there: the owner's
+    memory is the truth (the store was away or was emptied). `detached`: no connection; the
+    session's deadline is set `resume_ttl` from now, by the store's clock.
+    """
+
+    session: str
+    epoch: int
+    created: bytes | None = None
+    entries: tuple[LogEntry, ...] = ()
+    acked: int = 0
+    streams: tuple[StreamWrite, ...] = ()
+    rewrite: bool = False
+    detached: bool = False
+    closed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CommitResult:
+    """What was refused.
+
+    `fenced`: a newer owner exists, or the session is over. `missing`: the store does not have the
+    session that the write would add to (it lost its data): write it anew with `rewrite`.
+    """
+
+    fenced: frozenset[str] = frozenset()
+    missing: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class StoredStream:
+    """A stream as the store has it; `ended` set: only its end is kept."""
+
+    id: str
+    opened: bytes
+    instance: str
+    token_ids: tuple[int, ...]
+    framed_bytes: int
+    framed_tokens: int
+    ended: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSession:
+    """A session as the store has it, after this owner's claim: `epoch` is already the new one."""
+
+    session: str
+    epoch: int
+    created: bytes
+    last_seq: int
+    acked: int
+    entries: tuple[LogEntry, ...]
+    streams: dict[str, StoredStream] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class UsageEvent:
+    """One event on its way to metering; `payload` is its JSON. The ledger takes each id once."""
+
+    id: str
+    payload: bytes
+
+
+class SessionStore(Protocol):
+    """Both implementations pass one contract suite. Every method may raise `StoreUnavailableError`."""
+
+    async def commit(self, writes: Sequence[SessionWrite]) -> CommitResult:
+        """Write all in one round trip; each session's part is atomic and fenced by its epoch."""
+        ...
+
+    async def claim(self, session: str, token_hash: str) -> StoredSession | None:
+        """Become the owner: raise the epoch by one and return the session; None: unknown or gone.
+
+        Raises `PermissionError` when the token's hash is not the one in `created`
+        (field `token_hash` of its JSON).
+        """
+        ...
+
+    async def epoch_of(self, session: str) -> int | None:
+        """The owner's epoch now; None when the session is unknown."""
+        ...
+
+    async def sweep(self, limit: int) -> list[StoredSession]:
+        """Claim up to `limit` sessions whose deadline has passed: cancel and bill their streams.
+
+        The caller deletes each when that is done; who does not within `SWEEP_RETRY_S` leaves it to
+        the next sweep. A swept session cannot be resumed any more.
+        """
+        ...
+
+    async def delete(self, session: str, epoch: int) -> None:
+        """Forget a session, unless a newer owner exists."""
+        ...
+
+    async def add_usage(self, events: Sequence[UsageEvent]) -> None:
+        """Append to the usage stream that metering consumes."""
+        ...
+
+    async def put_ticket(self, ticket: str, value: bytes, ttl_s: float) -> None:
+        """Keep a single-use ticket."""
+        ...
+
+    async def take_ticket(self, ticket: str) -> bytes | None:
+        """The ticket's value, once; None: unknown, used or expired."""
+        ...
+
+    async def generation_mark(self) -> str:
+        """A mark that changes when the store lost its data (made when absent)."""
+        ...
+
+    async def close(self) -> None:
+        """Give back connections."""
+        ...

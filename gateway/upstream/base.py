@@ -1,0 +1,158 @@
+"""What the gateway needs of the inference instances, free of gRPC: the simulation has its own.
+
+All methods are synchronous and called on the event loop; a listener is called back on the same
+loop, entry by entry while one upstream message is handled, so that whatever a listener buffers is
+flushed once per message.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from seedance.protocol.errors import SeedanceError
+from seedance.protocol.events import UpstreamAccepted, UpstreamTokens
+from seedance.protocol.frames import Timing, Usage
+from seedance.protocol.request import GenerateRequest
+
+__all__ = [
+    "Attach",
+    "NoInstanceError",
+    "Open",
+    "PressureLevel",
+    "StreamHandle",
+    "StreamListener",
+    "Upstream",
+    "UpstreamAccepted",
+    "UpstreamTokens",
+    "Where",
+]
+
+
+class PressureLevel(Enum):
+    """How much less an instance asks for."""
+
+    NONE = "none"
+    THROTTLE = "throttle"
+    PAUSE = "pause"
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """What decides the instance: the affinity key, the model and the class.
+
+    `user` is the authenticated user or the session's affinity token; `exclude` names instances
+    that just failed this stream; `canary` asks for a canary instance.
+    """
+
+    user: str
+    model: str = ""
+    instance_class: str = "standard"
+    exclude: frozenset[str] = frozenset()
+    canary: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Begin a generation, or continue it after `forced_prefix`. `credit` None: unlimited."""
+
+    generation: str
+    epoch: int
+    request: GenerateRequest
+    tenant: str
+    forced_prefix: tuple[int, ...] = ()
+    traceparent: str = ""
+    credit: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Attach:
+    """Take over a generation on the instance that runs it, from token index `from_token`."""
+
+    generation: str
+    epoch: int
+    from_token: int
+    traceparent: str = ""
+    credit: int | None = None
+
+
+class StreamListener(Protocol):
+    """Hears one stream. After `on_done`, `on_error` or `on_broken` nothing follows."""
+
+    def on_accepted(self, accepted: UpstreamAccepted) -> None:
+        """The instance has taken it."""
+        ...
+
+    def on_tokens(self, tokens: UpstreamTokens) -> None:
+        """Tokens arrived."""
+        ...
+
+    def on_done(self, finish_reason: str, usage: Usage, timing: Timing) -> None:
+        """It ended well: `stop`, `length` or `cancelled`."""
+        ...
+
+    def on_error(self, error: SeedanceError, usage: Usage | None) -> None:
+        """The instance refused or failed it."""
+        ...
+
+    def on_broken(self) -> None:
+        """The call broke: the instance may be gone. Re-open elsewhere, or attach again."""
+        ...
+
+
+class StreamHandle(Protocol):
+    """The opener's end of one stream; every method may be called at any time, also after the end."""
+
+    @property
+    def instance(self) -> str:
+        """The instance's id."""
+        ...
+
+    def add_credit(self, tokens: int) -> None:
+        """Let the engine send this many more."""
+        ...
+
+    def cancel(self) -> None:
+        """End it; `on_done` with `cancelled` follows unless it has ended."""
+        ...
+
+    def release(self) -> None:
+        """Its end is in the store: the instance may forget it. Nothing is heard any more."""
+        ...
+
+    def abandon(self) -> None:
+        """Stop listening without a word to the instance (this owner was fenced)."""
+        ...
+
+
+class NoInstanceError(SeedanceError):
+    """Nobody serves that: `model_not_found`, or `unavailable` when the instances are away."""
+
+
+class Upstream(Protocol):
+    """The instances, as one thing."""
+
+    def choose(self, where: Where) -> str:
+        """The instance's id by the router's rule. Raises `NoInstanceError`."""
+        ...
+
+    def open(self, instance: str, spec: Open, listener: StreamListener) -> StreamHandle:
+        """Send `open` down the shared call to the instance."""
+        ...
+
+    def attach(self, instance: str, spec: Attach, listener: StreamListener) -> StreamHandle:
+        """Send `attach`; an unknown instance is `on_broken` at the next turn of the loop."""
+        ...
+
+    def models(self) -> list[str]:
+        """Every name that is served now, aliases included, sorted."""
+        ...
+
+    def ready(self) -> bool:
+        """At least one instance can take a stream."""
+        ...
+
+    def pressure(self) -> PressureLevel:
+        """The lowest level any usable instance asks for (a free one is enough)."""
+        ...

@@ -1,0 +1,40 @@
+"""Who goes first: priority, then order of arrival."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from inference.engine.sequence import Sequence, SequenceState
+
+__all__ = ["rank", "victim"]
+
+Rank = tuple[int, float, int]
+
+
+def rank(sequence: Sequence) -> Rank:
+    """Sort key, most urgent first; unique, so that the order is total."""
+    return (sequence.priority, sequence.arrival, sequence.id)
+
+
+def victim(needy: Sequence | None, holders: Iterable[Sequence]) -> Sequence | None:
+    """Whose blocks `needy` may have: a paused sequence's, else the least urgent one's after it.
+
+    A paused sequence computes nothing, so that it loses only a recomputation that may never be
+    needed. None: everybody who runs is more urgent (or `needy` is None: it does not run yet, and
+    what does not run takes from nobody who does).
+    """
+    paused: Sequence | None = None
+    running: Sequence | None = None
+    for holder in holders:
+        if holder is needy or not holder.block_table:
+            continue
+        if holder.state is SequenceState.PAUSED:
+            if paused is None or rank(holder) > rank(paused):
+                paused = holder
+        elif running is None or rank(holder) > rank(running):
+            running = holder
+    if paused is not None:
+        return paused
+    if needy is not None and running is not None and rank(running) > rank(needy):
+        return running
+    return None

@@ -1,0 +1,45 @@
+"""An instance of inference as the rest of the mesh sees it: what the router keeps and shares."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["EVERY_CLASS", "Instance", "Load"]
+
+# An instance registered under this class serves every class (a local mesh has but one kind).
+EVERY_CLASS = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A load report. `running` and `waiting` count sequences; blocks are KV blocks."""
+
+    running: int = 0
+    waiting: int = 0
+    free_blocks: int = 0
+    total_blocks: int = 0
+    tokens_per_s: float = 0.0
+
+    @property
+    def sequences(self) -> int:
+        """Running and waiting together: what the bounded load counts."""
+        return self.running + self.waiting
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """One member.
+
+    `id` is stable over restarts, `start_id` is not; `models` holds the model's own name first, then
+    its aliases; `weight` is its share of keys relative to others, above 0; `load` None: unknown.
+    """
+
+    id: str
+    address: str
+    models: tuple[str, ...] = ()
+    instance_class: str = EVERY_CLASS
+    weight: float = 1.0
+    draining: bool = False
+    load: Load | None = None
+    start_id: str = ""
+    context_length: int = 0

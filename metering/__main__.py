@@ -1,0 +1,92 @@
+"""`python -m metering`: one metering process."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import sys
+from collections.abc import Sequence
+
+from prometheus_client import start_http_server
+from sqlalchemy.exc import SQLAlchemyError
+
+from mesh.clock import SystemClock
+from mesh.flags import settings_from_flags
+from mesh.lifecycle import die_with_parent, run_service
+from mesh.rpc.server import RpcServer
+from mesh.settings import exit_with
+from mesh.telemetry.logs import setup_logs
+from mesh.telemetry.metrics import MeteringMetrics
+from mesh.telemetry.tracing import Tracing
+from metering.config import MeteringSettings
+from metering.consumer import UsageConsumer
+from metering.ledger import Ledger
+from metering.service import MeteringService
+from metering.store.sql import SqlStore
+from seedance.v2 import metering_pb2, metering_pb2_grpc
+
+__all__ = ["main", "serve"]
+
+
+def _open_ledger(settings: MeteringSettings) -> Ledger:
+    try:
+        return Ledger(SqlStore(settings.ledger), SystemClock())
+    except (SQLAlchemyError, ImportError, OSError):
+        # The URL may hold a password and the driver's message may hold the URL: neither is shown.
+        exit_with("cannot open the ledger: does --ledger name an existing folder or a database?")
+
+
+async def serve(settings: MeteringSettings, stop: asyncio.Event) -> None:
+    """Carry usage into the ledger and answer questions until `stop` is set."""
+    tracing = Tracing(
+        "metering",
+        secrets.token_hex(4),
+        endpoint=settings.otlp_endpoint,
+        ratio=settings.trace_ratio,
+    )
+    metrics = MeteringMetrics()
+    if settings.metrics_port:
+        start_http_server(settings.metrics_port, settings.host, metrics.registry)
+    ledger = _open_ledger(settings)
+    consumer = UsageConsumer(
+        settings.redis,
+        settings.consumer,
+        ledger,
+        clock=SystemClock(),
+        tracing=tracing,
+        metrics=metrics,
+    )
+    rpc = RpcServer([metering_pb2.DESCRIPTOR.services_by_name["Metering"].full_name])
+    metering_pb2_grpc.add_MeteringServicer_to_server(  # type: ignore[no-untyped-call]
+        MeteringService(ledger, settings.mesh_secret.get_secret_value()), rpc.server
+    )
+    port = await rpc.start(f"{settings.host}:{settings.port}")
+    if settings.announce:
+        sys.stdout.write(f"ready {settings.host}:{port}\n")
+        sys.stdout.flush()
+    async with asyncio.TaskGroup() as tasks:
+        reading = tasks.create_task(consumer.run())
+        await stop.wait()
+        reading.cancel()
+        await rpc.drain(settings.drain_grace_s)
+    await consumer.close()
+    ledger.close()
+    tracing.close()
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Read the settings and serve."""
+    settings = settings_from_flags(
+        MeteringSettings,
+        "python -m metering",
+        "Counts usage events once each, and answers what a tenant used.",
+        argv,
+    )
+    if settings.die_with_parent:
+        die_with_parent()
+    setup_logs(settings.log_level, as_json=settings.log_json)
+    run_service(lambda stop: serve(settings, stop))
+
+
+if __name__ == "__main__":
+    main()

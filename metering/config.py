@@ -1,0 +1,33 @@
+"""Metering's settings."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from mesh.settings import ServiceSettings
+
+__all__ = ["MeteringSettings"]
+
+
+class MeteringSettings(ServiceSettings):
+    """What metering can be told."""
+
+    port: int = Field(7090, ge=0, le=65535, description="gRPC port; 0: any free one.")
+    metrics_port: int = Field(0, ge=0, le=65535, description="Prometheus port; 0: none.")
+    redis: str = Field(
+        "redis://127.0.0.1:6379",
+        pattern="^(redis|rediss|unix)://",
+        repr=False,
+        description="Where the usage stream is: redis://, rediss:// or unix:// URL.",
+    )
+    ledger: str = Field(
+        "sqlite:///ledger.db",
+        repr=False,
+        description="The ledger's SQLAlchemy URL: sqlite:///PATH, or postgresql+psycopg://…",
+    )
+    consumer: str = Field(
+        "metering-0",
+        min_length=1,
+        max_length=64,
+        description="This process's name in the consumer group; each process has its own.",
+    )

@@ -1,0 +1,167 @@
+"""The usage stream's reader: a consumer group, so that several processes share the work.
+
+An entry is acknowledged after the ledger's commit. A process that dies in between leaves its
+entries pending; whoever looks next claims them, and the ledger knows which of them it has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import cast
+
+import redis.asyncio
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError, ResponseError
+
+from mesh.clock import Clock
+from mesh.telemetry.metrics import MeteringMetrics
+from mesh.telemetry.names import Attribute, Span
+from mesh.telemetry.tracing import Tracing
+from metering.event import UsageEvent
+from metering.ledger import Ledger, LedgerUnavailableError, Outcome
+
+__all__ = ["GROUP", "USAGE_STREAM", "UsageConsumer"]
+
+USAGE_STREAM = "seedance:usage"
+GROUP = "metering"
+PAYLOAD_FIELD = b"payload"
+
+BATCH_ENTRIES_MAX = 256
+BLOCK_MS = 1_000
+# An entry is claimed from a consumer that has not acknowledged it for this long. Too early does no
+# harm: the ledger takes each event once.
+CLAIM_IDLE_MS = 2_000
+SOCKET_TIMEOUT_S = 5.0
+BACKOFF_MIN_S = 0.1
+BACKOFF_MAX_S = 2.0
+# What the server says when the stream or the group went away under us (FLUSHALL, a new server).
+_GROUP_GONE = ("NOGROUP", "UNBLOCKED")
+
+_LOG = logging.getLogger("metering")
+
+Entry = tuple[bytes, dict[bytes, bytes]]
+
+
+class UsageConsumer:
+    """Carries the usage stream into the ledger, for as long as `run` runs."""
+
+    def __init__(
+        self,
+        redis_url: str,
+        name: str,
+        ledger: Ledger,
+        *,
+        clock: Clock,
+        tracing: Tracing,
+        metrics: MeteringMetrics,
+    ) -> None:
+        self._redis = redis.asyncio.Redis.from_url(
+            redis_url,
+            socket_timeout=SOCKET_TIMEOUT_S,
+            socket_connect_timeout=SOCKET_TIMEOUT_S,
+            retry=Retry(NoBackoff(), 0),  # `run` is the one place that tries again
+        )
+        self._name = name
+        self._ledger = ledger
+        self._clock = clock
+        self._tracing = tracing
+        self._metrics = metrics
+        self._claim_at = 0.0
+
+    async def run(self) -> None:
+        """Read until cancelled. Store or ledger away: keep trying, with one line in the log."""
+        backoff_s = 0.0
+        while True:
+            try:
+                await self._ensure_group()
+                while True:
+                    await self._turn()
+                    if backoff_s:
+                        _LOG.info("usage is read again")
+                    backoff_s = 0.0
+            except (RedisError, OSError, LedgerUnavailableError) as error:
+                if not backoff_s:
+                    _LOG.warning("usage cannot be taken, trying again: %s", type(error).__name__)
+                backoff_s = min(max(backoff_s * 2, BACKOFF_MIN_S), BACKOFF_MAX_S)
+                await asyncio.sleep(backoff_s)
+
+    async def close(self) -> None:
+        """Give the connection back, after `run` has ended."""
+        await self._redis.aclose()
+
+    async def _ensure_group(self) -> None:
+        try:
+            # From "0": events may be older than the group.
+            await self._redis.xgroup_create(USAGE_STREAM, GROUP, id="0", mkstream=True)
+        except ResponseError as error:
+            if not str(error).startswith("BUSYGROUP"):
+                raise
+
+    async def _turn(self) -> None:
+        try:
+            entries = await self._claimed() or await self._fresh()
+        except ResponseError as error:
+            if not str(error).startswith(_GROUP_GONE):
+                raise
+            await self._ensure_group()
+            return
+        if entries:
+            await self._take(entries)
+
+    async def _claimed(self) -> Sequence[Entry]:
+        """Entries that a consumer left pending; looked for now and then."""
+        now = self._clock.monotonic()
+        if now < self._claim_at:
+            return ()
+        _, entries, *_ = await self._redis.xautoclaim(
+            USAGE_STREAM, GROUP, self._name, CLAIM_IDLE_MS, count=BATCH_ENTRIES_MAX
+        )
+        if not entries:
+            self._claim_at = now + CLAIM_IDLE_MS / 1000
+        return cast("Sequence[Entry]", entries)
+
+    async def _fresh(self) -> Sequence[Entry]:
+        streams = await self._redis.xreadgroup(
+            GROUP, self._name, {USAGE_STREAM: ">"}, count=BATCH_ENTRIES_MAX, block=BLOCK_MS
+        )
+        # One stream was asked for: [[name, entries]].
+        return cast("list[tuple[bytes, Sequence[Entry]]]", streams)[0][1] if streams else ()
+
+    async def _take(self, entries: Sequence[Entry]) -> None:
+        read_ms = self._clock.wall_ms()
+        outcome = await self._ledger.record(
+            [fields.get(PAYLOAD_FIELD, b"") for _, fields in entries]
+        )
+        await self._redis.xack(USAGE_STREAM, GROUP, *(entry_id for entry_id, _ in entries))
+        self._report(outcome, read_ms)
+
+    def _report(self, outcome: Outcome, read_ms: int) -> None:
+        count = self._metrics.events
+        count.labels("recorded").inc(len(outcome.recorded))
+        count.labels("duplicate").inc(outcome.duplicates)
+        count.labels("refused").inc(len(outcome.refusals))
+        for reason in outcome.refusals:
+            _LOG.warning("a usage entry was refused and kept aside: %s", reason)
+        for event in outcome.recorded:
+            self._record_span(event, read_ms)
+
+    def _record_span(self, event: UsageEvent, read_ms: int) -> None:
+        self._tracing.record(
+            Span.METER,
+            event.traceparent,
+            read_ms * 1_000_000,
+            self._clock.wall_ms() * 1_000_000,
+            kind="consumer",
+            attributes={
+                Attribute.EVENT: event.id,
+                Attribute.TENANT: event.tenant,
+                Attribute.SESSION: event.session,
+                Attribute.STREAM: event.stream,
+                Attribute.RESPONSE_MODEL: event.model,
+                Attribute.INPUT_TOKENS: event.prompt_tokens,
+                Attribute.OUTPUT_TOKENS: event.completion_tokens,
+            },
+        )

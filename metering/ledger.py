@@ -1,0 +1,95 @@
+"""The ledger: every usage event counts once, for ever; what is no event is kept aside.
+
+SQL runs in the ledger's one thread, so that the event loop never waits for a disk and SQLite never
+has two writers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from mesh.clock import Clock
+from metering.event import EventRefusedError, UsageEvent, parse_event
+from metering.store.sql import ModelSum, RefusedEntry, SqlStore
+
+__all__ = ["Ledger", "LedgerUnavailableError", "Outcome"]
+
+T = TypeVar("T")
+
+
+class LedgerUnavailableError(Exception):
+    """The database does not answer, or refuses to write. Nothing of the batch was recorded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a batch: events new to the ledger, how many it had, reasons of refusals."""
+
+    recorded: tuple[UsageEvent, ...] = ()
+    duplicates: int = 0
+    refusals: tuple[str, ...] = field(default=())
+
+
+class Ledger:
+    """Records batches of payloads and answers what a tenant used."""
+
+    def __init__(self, store: SqlStore, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ledger")
+
+    async def record(self, payloads: Sequence[bytes]) -> Outcome:
+        """Take a batch of entries in one transaction, committed on return.
+
+        Raises `LedgerUnavailableError`; the batch may then be given again.
+        """
+        events: dict[str, UsageEvent] = {}
+        refused: dict[str, RefusedEntry] = {}
+        refusals: list[str] = []
+        for payload in payloads:
+            try:
+                event = parse_event(payload)
+            except EventRefusedError as error:
+                entry = self._refuse(payload, str(error))
+                refused[entry.digest] = entry
+                refusals.append(entry.reason)
+            else:
+                events.setdefault(event.id, event)
+        new = await self._run(
+            lambda: self._store.write(tuple(events.values()), tuple(refused.values()))
+        )
+        recorded = tuple(event for id_, event in events.items() if id_ in new)
+        duplicates = len(payloads) - len(refusals) - len(recorded)
+        return Outcome(recorded, duplicates, tuple(refusals))
+
+    async def usage(
+        self, tenant: str, from_ms: int = 0, until_ms: int | None = None
+    ) -> list[ModelSum]:
+        """The tenant's sums per model over generations that ended in [from, until).
+
+        Raises `LedgerUnavailableError`.
+        """
+        return await self._run(lambda: self._store.sums(tenant, from_ms, until_ms))
+
+    def close(self) -> None:
+        """Let the write in progress end, and close the database."""
+        self._thread.shutdown(wait=True)
+        self._store.close()
+
+    def _refuse(self, payload: bytes, reason: str) -> RefusedEntry:
+        return RefusedEntry(
+            hashlib.sha256(payload).hexdigest(), reason, payload, self._clock.wall_ms()
+        )
+
+    async def _run(self, work: Callable[[], T]) -> T:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        except SQLAlchemyError as error:
+            raise LedgerUnavailableError(type(error).__name__) from error

@@ -1,0 +1,51 @@
+"""How many unacknowledged frames may be in flight (§4.3), and what that is as credit in tokens."""
+
+from __future__ import annotations
+
+from seedance.protocol.frames import WindowRange
+
+__all__ = ["SendWindow", "credit_share"]
+
+GROW, SHRINK = 1.2, 0.7
+FAST_S, SLOW_S = 0.050, 0.200
+
+
+class SendWindow:
+    """Grows while acknowledgements are quick, shrinks while they are slow.
+
+    A frame that was sent more than once tells no time (Karn). One late burst of acknowledgements
+    shrinks the window once: a frame sent before the last change says nothing about the new size.
+    """
+
+    def __init__(self, limits: WindowRange) -> None:
+        self._limits = limits
+        self._size = float(limits.initial)
+        self._shrunk_at = float("-inf")
+        self.round_trip_s = 0.0
+
+    @property
+    def size(self) -> int:
+        """Frames that may be in flight."""
+        return int(self._size)
+
+    def free(self, in_flight: int) -> int:
+        """How many more may be sent."""
+        return max(0, self.size - in_flight)
+
+    def acknowledged(self, sent_at: float, sends: int, now: float) -> None:
+        """The newest frame that an `ack` covers was sent then, that often."""
+        if sends > 1:
+            return
+        self.round_trip_s = now - sent_at
+        if self.round_trip_s < FAST_S:
+            self._size = min(self._size * GROW, self._limits.max)
+        elif self.round_trip_s > SLOW_S and sent_at >= self._shrunk_at:
+            self._size = max(self._size * SHRINK, self._limits.min)
+            self._shrunk_at = now
+
+
+def credit_share(free: int, live_streams: int) -> int:
+    """What each live stream gets of the free window, at least one; nothing of a full one."""
+    if free <= 0 or live_streams <= 0:
+        return 0
+    return max(1, free // live_streams)

@@ -1,0 +1,148 @@
+"""Register, Watch and Route over real gRPC on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import grpc
+import pytest
+
+from mesh.membership import Instance, Load
+from mesh.rpc.channel import open_channel
+from mesh.rpc.convert import instance_to_pb
+from router.policy.scoring import RouteKey, choose_instance
+from seedance.v2 import router_pb2, router_pb2_grpc
+from tests.support.router_process import running_router
+
+A = Instance("a", "127.0.0.1:1", ("m",), start_id="1")
+B = Instance("b", "127.0.0.1:2", ("m",), start_id="1")
+
+
+@pytest.fixture
+async def stub() -> AsyncIterator[router_pb2_grpc.RouterStub]:
+    async with (
+        running_router(lease_ms=400, watchers_max=2) as address,
+        open_channel(address) as channel,
+    ):
+        yield router_pb2_grpc.RouterStub(channel)
+
+
+def _registration(instance: Instance, leaving: bool = False) -> router_pb2.RegisterRequest:
+    return router_pb2.RegisterRequest(instance=instance_to_pb(instance), leaving=leaving)
+
+
+async def _until_ids(call: object, wanted: list[str]) -> router_pb2.Membership:
+    async with asyncio.timeout(5):
+        while True:
+            snapshot = await call.read()  # type: ignore[attr-defined]
+            if [i.id for i in snapshot.instances] == wanted:
+                return snapshot
+
+
+async def test_watch_sees_joining_and_leaving(stub: router_pb2_grpc.RouterStub) -> None:
+    """A watcher gets a snapshot at once, then each change, with the revision rising."""
+    call = stub.Watch(router_pb2.WatchRequest(watcher="test"))
+    try:
+        empty = await _until_ids(call, [])
+        answer = await stub.Register(_registration(A))
+        assert answer.lease_ms == 400
+        joined = await _until_ids(call, ["a"])
+        assert joined.router_start_id == answer.router_start_id == empty.router_start_id
+        assert joined.revision > empty.revision
+        await stub.Register(_registration(A, leaving=True))
+        await _until_ids(call, [])
+    finally:
+        call.cancel()
+
+
+async def test_silence_ends_the_lease(stub: router_pb2_grpc.RouterStub) -> None:
+    """An instance that stops reporting disappears, and watchers hear of it."""
+    await stub.Register(_registration(A))
+    call = stub.Watch(router_pb2.WatchRequest())
+    try:
+        await _until_ids(call, ["a"])
+        await _until_ids(call, [])
+    finally:
+        call.cancel()
+
+
+async def test_signs_of_life(stub: router_pb2_grpc.RouterStub) -> None:
+    """Without any change a snapshot still comes within each lease."""
+    call = stub.Watch(router_pb2.WatchRequest())
+    try:
+        async with asyncio.timeout(2):
+            revisions = [(await call.read()).revision for _ in range(4)]
+        assert len(set(revisions)) == 1
+    finally:
+        call.cancel()
+
+
+async def test_route_decides_as_the_pure_rule(stub: router_pb2_grpc.RouterStub) -> None:
+    """The service names the instance that a gateway would have chosen itself."""
+    for instance in (A, B):
+        await stub.Register(_registration(instance))
+    for user in ("ann", "bob", "eve", "joe"):
+        request = router_pb2.RouteRequest(user=user, method="Generate", model="m")
+        answer = await stub.Route(request)
+        local = choose_instance([A, B], RouteKey(user, "Generate", "m"))
+        assert local.instance is not None
+        assert answer.instance.id == local.instance.id
+
+
+async def test_load_reaches_the_watchers(stub: router_pb2_grpc.RouterStub) -> None:
+    """A load report is a change, and says how old it is."""
+    await stub.Register(_registration(A))
+    call = stub.Watch(router_pb2.WatchRequest())
+    try:
+        await _until_ids(call, ["a"])
+        loaded = Instance(A.id, A.address, A.models, load=Load(running=3), start_id="1")
+        await stub.Register(_registration(loaded))
+        snapshot = await _until_ids(call, ["a"])
+        assert snapshot.instances[0].load.running == 3
+        assert snapshot.instances[0].load_age_ms < 400
+    finally:
+        call.cancel()
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        Instance("", "127.0.0.1:1", ("m",)),
+        Instance("a", "nowhere", ("m",)),
+        Instance("a", "127.0.0.1:1", ()),
+        Instance("a", "127.0.0.1:1", ("m",), weight=float("nan")),
+        Instance("a", "127.0.0.1:1", ("m",), weight=-1.0),
+    ],
+)
+async def test_bad_registration_is_refused(stub: router_pb2_grpc.RouterStub, bad: Instance) -> None:
+    """A registration that nobody could use is told what is wrong, by field."""
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await stub.Register(_registration(bad))
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "`instance." in (refused.value.details() or "")
+
+
+async def test_route_without_anybody(stub: router_pb2_grpc.RouterStub) -> None:
+    """Nobody serves the model: NOT_FOUND; served, but excluded: UNAVAILABLE."""
+    with pytest.raises(grpc.aio.AioRpcError) as unknown:
+        await stub.Route(router_pb2.RouteRequest(user="ann", model="m"))
+    assert unknown.value.code() is grpc.StatusCode.NOT_FOUND
+    await stub.Register(_registration(A))
+    with pytest.raises(grpc.aio.AioRpcError) as busy:
+        await stub.Route(router_pb2.RouteRequest(user="ann", model="m", exclude=["a"]))
+    assert busy.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_watchers_are_bounded(stub: router_pb2_grpc.RouterStub) -> None:
+    """One watcher too many is refused, and a place is free again once one leaves."""
+    calls = [stub.Watch(router_pb2.WatchRequest()) for _ in range(2)]
+    try:
+        for call in calls:
+            await call.read()
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await stub.Watch(router_pb2.WatchRequest()).read()
+        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    finally:
+        for call in calls:
+            call.cancel()

@@ -1,0 +1,30 @@
+"""Usage events as a gateway writes them."""
+
+from __future__ import annotations
+
+import json
+
+TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
+TRACEPARENT = f"00-{TRACE_ID}-b7ad6b7169203331-01"
+
+
+def usage_payload(event_id: str = "s1/a/stream_finished", **changes: object) -> bytes:
+    """The JSON of one finished generation: 7 prompt tokens (2 cached) and 5 of the answer."""
+    event = {
+        "v": 1,
+        "id": event_id,
+        "kind": "stream_finished",
+        "tenant": "acme",
+        "session": "s1",
+        "stream": "a",
+        "model": "smol",
+        "instance": "inference-0",
+        "finish_reason": "stop",
+        "prompt_tokens": 7,
+        "cached_tokens": 2,
+        "completion_tokens": 5,
+        "started_ms": 1_000,
+        "ended_ms": 2_000,
+        "traceparent": TRACEPARENT,
+    }
+    return json.dumps(event | changes).encode()

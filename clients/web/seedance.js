@@ -122,7 +122,9 @@ class Reconnect {
       url.search = first.search;
       return [url.href];
     });
-    this.urls = [...new Set([this.urls[0], ...others])];
+    const known = new Map([[place(first.href), this.urls[0]]]);
+    for (const url of others) if (!known.has(place(url))) known.set(place(url), url);
+    this.urls = [...known.values()];
     this.index = Math.max(0, this.urls.indexOf(here));
   }
 
@@ -145,8 +147,14 @@ function isSocketUrl(text) {
   return URL.canParse(text) && /^wss?:$/.test(new URL(text).protocol);
 }
 
+// One's own machine has several names; trying it under each would only lose time.
+function place(url) {
+  const { hostname, port } = new URL(url);
+  return `${["127.0.0.1", "[::1]"].includes(hostname) ? "localhost" : hostname} ${port}`;
+}
+
 /** The part of a delta that is new, null if none is; a string says why there is a gap (§4.5). */
-function place(stream, token) {
+function fresh(stream, token) {
   const bytes = utf8.encode(token.delta);
   const known = stream.offset - token.offset;
   if (known === 0) {
@@ -156,9 +164,9 @@ function place(stream, token) {
   if (known < 0) return "a part of the text is missing";
   try {
     const delta = strictUtf8.decode(bytes.subarray(known));
-    const fresh = { ...token, offset: stream.offset, delta };
+    const rest = { ...token, offset: stream.offset, delta };
     stream.offset += Math.max(0, bytes.length - known);
-    return delta ? fresh : null;
+    return delta ? rest : null;
   } catch {
     return "the text was cut differently";
   }
@@ -218,13 +226,13 @@ class Streams {
         stream.state = "accepted";
         break;
       case "token": {
-        const fresh = place(stream, frame);
-        if (typeof fresh === "string") {
+        const part = fresh(stream, frame);
+        if (typeof part === "string") {
           this.end(frame.id, seq);
-          const error = errorFrame(frame.id, "resume_gap", fresh);
+          const error = errorFrame(frame.id, "resume_gap", part);
           return [{ send: { type: "cancel", id: frame.id } }, { deliver: error }];
         }
-        return fresh ? [{ deliver: fresh }] : [];
+        return part ? [{ deliver: part }] : [];
       }
       case "error":
         // With `usage` it is an end (§3), and so is the refusal of a `generate`.

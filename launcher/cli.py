@@ -19,7 +19,7 @@ from launcher.models import ModelNotAvailableError, resolve_model
 from launcher.up import run_up
 from mesh.settings import exit_with
 
-__all__ = ["app", "main", "start_mesh"]
+__all__ = ["app", "chat", "main", "ps", "pull", "start_mesh", "up"]
 
 DATA_DEFAULT = Path(".seedance")
 SERVICES = ("gateway", "router", "inference", "metering")

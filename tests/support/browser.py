@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
+from playwright import sync_api
 from playwright.async_api import Page, async_playwright
 
-__all__ = ["CHROMIUM", "Trouble", "open_page"]
+__all__ = ["CHROMIUM", "Trouble", "browser_page", "open_page"]
 
 CHROMIUM = next(
     (
@@ -71,3 +72,14 @@ async def open_page(
             yield page, trouble
         finally:
             await browser.close()
+
+
+@contextlib.contextmanager
+def browser_page() -> Iterator[sync_api.Page]:
+    """A fresh, empty page for a test without a loop."""
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        try:
+            yield browser.new_page()
+        finally:
+            browser.close()

@@ -34,8 +34,8 @@ COPY seedance seedance
 COPY mesh mesh
 COPY inference inference
 USER seedance
-EXPOSE 7100
+EXPOSE 50051
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=5s --timeout=5s --start-period=120s --retries=6 \
-  CMD ["python", "/usr/local/bin/is_serving.py", "127.0.0.1:7100"]
+  CMD ["python", "/usr/local/bin/is_serving.py", "127.0.0.1:50051"]
 ENTRYPOINT ["python", "-m", "inference"]

@@ -18,7 +18,14 @@ from mesh.rpc.channel import open_channel
 from mesh.rpc.convert import instance_from_pb, load_from_pb
 from seedance.v2 import inference_pb2, inference_pb2_grpc, router_pb2, router_pb2_grpc
 
-__all__ = ["Members", "MembershipSource", "RouterWatch", "Snapshot", "StaticList"]
+__all__ = [
+    "Members",
+    "MembershipSource",
+    "RouterWatch",
+    "Snapshot",
+    "StaticList",
+    "membership_source",
+]
 
 _log = logging.getLogger("gateway.upstream")
 
@@ -187,3 +194,10 @@ def _described(address: str, answer: inference_pb2.DescribeResponse) -> Instance
         load=load_from_pb(answer.load),
         context_length=answer.context_length,
     )
+
+
+def membership_source(
+    router: str, addresses: Sequence[str], *, watcher: str, clock: Clock
+) -> MembershipSource:
+    """The router at `router`, or without one the instances at `addresses`."""
+    return RouterWatch(router, watcher, clock) if router else StaticList(addresses)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import sys
 from collections.abc import Sequence
 
 from gateway.app import build_app
@@ -12,6 +13,8 @@ from gateway.config import GatewaySettings
 from gateway.connections import Connections
 from gateway.deps import GatewayDeps
 from gateway.server import GatewayServer, bind
+from gateway.session.registry import SessionRegistry
+from gateway.session.usage import UsageOutbox
 from gateway.store.base import SessionStore
 from gateway.store.memory import MemoryStore
 from gateway.store.redis import RedisStore
@@ -23,6 +26,7 @@ from mesh.flags import settings_from_flags
 from mesh.lifecycle import die_with_parent, run_service
 from mesh.settings import exit_with
 from mesh.telemetry.logs import setup_logs
+from mesh.telemetry.metrics import GatewayMetrics
 from mesh.telemetry.tracing import Tracing
 
 __all__ = ["main", "serve"]
@@ -70,19 +74,27 @@ async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
         endpoint=settings.otlp_endpoint,
         ratio=settings.trace_ratio,
     )
-    deps = GatewayDeps.make(
-        settings, clock, store, pool, tracing, _authenticator(settings, store)
+    deps = GatewayDeps(
+        settings,
+        clock,
+        store,
+        pool,
+        tracing,
+        GatewayMetrics(),
+        _authenticator(settings, store),
+        UsageOutbox(store),
     )
+    registry = SessionRegistry(deps)
     connections = Connections(settings.connections_max)
-    server = GatewayServer(build_app(deps, connections), settings, connections, clock)
+    server = GatewayServer(build_app(deps, registry, connections), settings, connections, clock)
     async with asyncio.TaskGroup() as tasks:
-        housekeeping = [tasks.create_task(pool.run()), tasks.create_task(deps.registry.run())]
-        serving = tasks.create_task(server.run_until(stop, sock))
-        await server.wait_started()
+        housekeeping = [tasks.create_task(pool.run()), tasks.create_task(registry.run())]
+        # The socket listens already: whoever connects now is served as soon as the loop turns.
         if settings.announce:
-            server.announce(settings.host, port)
-        await serving
-        await deps.registry.close()
+            sys.stdout.write(f"ready {settings.host}:{port}\n")
+            sys.stdout.flush()
+        await server.run_until(stop, sock)
+        await registry.close()
         for task in housekeeping:
             task.cancel()
     await store.close()

@@ -10,6 +10,8 @@ from starlette.responses import FileResponse, JSONResponse, Response
 
 from gateway.connections import Connections
 from gateway.deps import GatewayDeps
+from gateway.openai.routes import openai_routes
+from gateway.session.registry import SessionRegistry
 from gateway.ticket_routes import ticket_routes
 from gateway.websocket import serve_websocket
 from mesh.telemetry.metrics import CONTENT_TYPE, Folded, render
@@ -19,28 +21,30 @@ __all__ = ["build_app"]
 STATIC = Path(__file__).with_name("static")
 
 
-def build_app(deps: GatewayDeps, connections: Connections | None = None) -> FastAPI:
-    """The application; `connections` is shared with the server that drains it."""
-    open_ones = connections or Connections(deps.settings.connections_max)
+def build_app(deps: GatewayDeps, registry: SessionRegistry, connections: Connections) -> FastAPI:
+    """The application. Whoever serves it runs `registry` and drains `connections`."""
     app = FastAPI(title="Seedance gateway", docs_url=None, redoc_url=None, openapi_url=None)
     app.include_router(ticket_routes(deps))
-    _health(app, deps, open_ones)
+    app.include_router(openai_routes(deps))
+    _health(app, deps, registry, connections)
     _page(app)
 
     async def infer(websocket: WebSocket) -> None:
-        await serve_websocket(websocket, deps, open_ones)
+        await serve_websocket(websocket, deps, registry, connections)
 
     for path in ("/v2/infer", "/v1/chat"):
         app.add_api_websocket_route(path, infer)
     return app
 
 
-def _health(app: FastAPI, deps: GatewayDeps, open_ones: Connections) -> None:
+def _health(
+    app: FastAPI, deps: GatewayDeps, registry: SessionRegistry, connections: Connections
+) -> None:
     Folded(
         deps.metrics.registry,
         gauges={
-            "seedance_gateway_connections": ("WebSockets open now.", lambda: len(open_ones)),
-            "seedance_gateway_sessions": ("Sessions owned now.", lambda: len(deps.registry)),
+            "seedance_gateway_connections": ("WebSockets open now.", lambda: len(connections)),
+            "seedance_gateway_sessions": ("Sessions owned now.", lambda: len(registry)),
             "seedance_gateway_usage_waiting": (
                 "Usage events that are not in the store yet.",
                 lambda: len(deps.usage),
@@ -54,8 +58,8 @@ def _health(app: FastAPI, deps: GatewayDeps, open_ones: Connections) -> None:
 
     @app.get("/readyz")
     async def readyz() -> Response:
-        if open_ones.draining or not deps.upstream.ready():
-            reason = "draining" if open_ones.draining else "no instance can take a stream"
+        if connections.draining or not deps.upstream.ready():
+            reason = "draining" if connections.draining else "no instance can take a stream"
             return JSONResponse(
                 {"status": "not ready", "reason": reason},
                 status_code=503,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import sys
 from contextlib import AbstractContextManager, nullcontext
 from types import FrameType
 
@@ -91,13 +90,3 @@ class GatewayServer(uvicorn.Server):
                 server.close()
             await self._connections.drain(self._grace_s)
             self.should_exit = True
-
-    async def wait_started(self) -> None:
-        """Return once connections are taken."""
-        while not self.started:
-            await asyncio.sleep(0.01)
-
-    def announce(self, host: str, port: int) -> None:
-        """Print the line that whoever started the process waits for."""
-        sys.stdout.write(f"ready {host}:{port}\n")
-        sys.stdout.flush()

@@ -31,6 +31,7 @@ from seedance.protocol.stream import error_frame
 if TYPE_CHECKING:
     from gateway.connections import Connections
     from gateway.deps import GatewayDeps
+    from gateway.session.registry import SessionRegistry
 
 __all__ = ["SUBPROTOCOLS", "Connection", "Socket", "serve_websocket"]
 
@@ -69,6 +70,7 @@ class Connection:
     def __init__(
         self,
         deps: GatewayDeps,
+        registry: SessionRegistry,
         socket: Socket,
         principal: Principal,
         *,
@@ -82,6 +84,7 @@ class Connection:
         self.armed_at = float("inf")
         self.traceparent = traceparent
         self._deps = deps
+        self._registry = registry
         self._socket = socket
         self._principal = principal
         self._windowed = windowed
@@ -89,14 +92,14 @@ class Connection:
         identity, token = new_identity(
             principal.tenant, affinity, mode, instance_class, windowed=windowed
         )
-        self._owner: SessionOwner = deps.registry.begin(identity)
-        self._hello = deps.registry.hello(identity, token, 1)
+        self._owner: SessionOwner = registry.begin(identity)
+        self._hello = registry.hello(identity, token, 1)
 
     def open(self) -> None:
         """Greet the client (§3: `session` is sent at once)."""
         self._socket.on_writable = self._on_writable
         self._owner.attach(self, LinkUp(self._hello, self._windowed))
-        self._deps.registry.timers.arm(self, self._machine.deadline)
+        self._registry.timers.arm(self, self._machine.deadline)
 
     async def on_text(self, text: str) -> None:
         """A text message arrived."""
@@ -116,12 +119,12 @@ class Connection:
         self._machine.heard(self._socket.input_at)
         for effect in self._machine.tick(now):
             self._do(effect)
-        self._deps.registry.timers.arm(self, self._machine.deadline)
+        self._registry.timers.arm(self, self._machine.deadline)
 
     def gone(self) -> None:
         """The socket has ended, in whatever way."""
         self._machine.closed()
-        self._deps.registry.timers.disarm(self)
+        self._registry.timers.disarm(self)
         self._owner.detach(self)
 
     # ------------------------------------------------------------ what the session says (`Carrier`)
@@ -173,9 +176,8 @@ class Connection:
 
     async def _take_over(self, resume: Resume) -> None:
         """Carry the session that the client names; the provisional one has told its last."""
-        registry = self._deps.registry
         try:
-            owner = await registry.resume(
+            owner = await self._registry.resume(
                 resume, self._principal.tenant, self, windowed=self._windowed
             )
         except ResumeFault as fault:
@@ -213,7 +215,9 @@ def _query(query: QueryParams) -> tuple[str, str]:
     return mode, instance
 
 
-async def serve_websocket(websocket: WebSocket, deps: GatewayDeps, open_ones: Connections) -> None:
+async def serve_websocket(
+    websocket: WebSocket, deps: GatewayDeps, registry: SessionRegistry, connections: Connections
+) -> None:
     """Everything from the upgrade request to the socket's end."""
     offered = websocket.scope["subprotocols"]
     chosen = next((item for item in offered if item in SUBPROTOCOLS), None)
@@ -229,11 +233,12 @@ async def serve_websocket(websocket: WebSocket, deps: GatewayDeps, open_ones: Co
         socket.send_text(encode_server(error_frame(error), 1))
         socket.send_close(CloseCode.PROTOCOL_ERROR, error.message)
         return
-    if not open_ones.admits:
+    if not connections.admits:
         socket.send_close(CloseCode.TOO_MANY_CONNECTIONS, "too many connections")
         return
     connection = Connection(
         deps,
+        registry,
         socket,
         who,
         windowed=chosen is not None,
@@ -242,7 +247,7 @@ async def serve_websocket(websocket: WebSocket, deps: GatewayDeps, open_ones: Co
         instance_class=instance_class,
         traceparent=websocket.headers.get("traceparent", ""),
     )
-    with open_ones.holding(connection):
+    with connections.holding(connection):
         connection.open()
         try:
             await _receive(websocket, connection)

@@ -172,7 +172,7 @@ class FakeCluster:
             )
 
     def kill(self, name: str) -> None:
-        """kill -9: everything on it is gone, and its calls break."""
+        """Kill -9: everything on it is gone, and its calls break."""
         instance = self.instances[name]
         instance.alive = False
         generations, instance.generations = list(instance.generations.values()), {}

@@ -20,9 +20,8 @@ LOG_FOLDER = "logs"
 class UpOptions:
     """The flags of `seedance up`.
 
-    `model` is a path (resolved before), `aliases` the names it answers to besides `model_name`;
-    `secret` is what mesh members show each other. `gateway_flags` and `inference_flags` are passed
-    through as they are.
+    `model` is a path (resolved before), `aliases` the names it answers to besides `model_name`.
+    `gateway_flags` and `inference_flags` are passed through as they are.
     """
 
     data: Path
@@ -124,7 +123,7 @@ def build(options: UpOptions) -> list[ProcessSpec]:
             options,
             *("gateway", f"gateway-{i}", port),
             *("--router", router.address, "--redis", redis, "--metering", metering.address),
-            *("--gateways", public, "--gateway-id", f"gateway-{i}", "--anonymous-tenant", "local"),
+            *("--gateways", public, "--name", f"gateway-{i}", "--anonymous-tenant", "local"),
             *options.gateway_flags,
         )
         for i, port in enumerate(gateway_ports)

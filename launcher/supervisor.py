@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 from asyncio.subprocess import Process
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from launcher.blueprint import ProcessSpec
@@ -40,18 +41,23 @@ class StartFailedError(Exception):
 
 
 class Supervisor:
-    """Runs the specs. `on_change(live names)` is told of every start and end."""
+    """Runs the specs. `on_change(name, what)` is told of every start and end.
+
+    `environment` is added to the processes' own: what must not stand in a list of processes.
+    """
 
     def __init__(
         self,
         specs: Sequence[ProcessSpec],
         data: Path,
         *,
+        environment: Mapping[str, str] | None = None,
         restart: bool = True,
         on_change: Callable[[str, str], None] = lambda _name, _what: None,
     ) -> None:
         self._specs = list(specs)
         self._data = data
+        self._environment = {**os.environ, **(environment or {})}
         self._restart = restart
         self._on_change = on_change
         self._live: dict[str, Process] = {}
@@ -129,6 +135,7 @@ class Supervisor:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                env=self._environment,
                 # Its own group: Ctrl-C in the terminal reaches the supervisor alone, which ends the
                 # others in order. Should the supervisor be killed, the kernel ends them.
                 start_new_session=True,

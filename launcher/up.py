@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import secrets
 import signal
 import sys
 from collections.abc import Iterator
@@ -75,7 +76,14 @@ async def _run(specs: list[ProcessSpec], options: UpOptions, *, restart: bool) -
         loop.add_signal_handler(signum, interrupt)
     with _progress() as progress:
         board = _Board(progress, len(specs))
-        supervisor = Supervisor(specs, options.data, restart=restart, on_change=board.tell)
+        supervisor = Supervisor(
+            specs,
+            options.data,
+            # Made anew at every start: instances believe the members of this mesh alone.
+            environment={"SEEDANCE_MESH_SECRET": secrets.token_urlsafe(32)},
+            restart=restart,
+            on_change=board.tell,
+        )
         starting = asyncio.create_task(supervisor.start())
         stop = asyncio.create_task(asked.wait())
         await asyncio.wait({starting, stop}, return_when=asyncio.FIRST_COMPLETED)

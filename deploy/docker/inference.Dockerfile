@@ -29,13 +29,13 @@ WORKDIR /app
 ENV PATH=/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 SEEDANCE_HOST=0.0.0.0
 COPY --from=dependencies /venv /venv
 COPY --from=model /models /models
-COPY deploy/docker/grpc_health.py /usr/local/bin/
+COPY deploy/docker/is_serving.py /usr/local/bin/
 COPY seedance seedance
 COPY mesh mesh
 COPY inference inference
 USER seedance
-EXPOSE 7100
+EXPOSE 50051
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=5s --timeout=5s --start-period=120s --retries=6 \
-  CMD ["python", "/usr/local/bin/grpc_health.py", "127.0.0.1:7100"]
+  CMD ["python", "/usr/local/bin/is_serving.py", "127.0.0.1:50051"]
 ENTRYPOINT ["python", "-m", "inference"]

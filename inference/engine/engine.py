@@ -42,6 +42,7 @@ class Engine:
         self.desk = FrontDesk(info, limits, self.scheduler, runner.release)
         self.load = Load(free_blocks=info.total_blocks, total_blocks=info.total_blocks)
         self.wait_s = 0.0
+        self.token_count = 0
         self._clock = clock
         self._gauge = PressureGauge(limits.queue_max, info.total_blocks)
         self._rate = RateMeter()
@@ -60,8 +61,7 @@ class Engine:
         tokens = self._compute(plan, now) if plan.rows else 0
         now = self._clock.monotonic()
         output = self.desk.emitter.collect()
-        output.token_count = tokens
-        self._look_around(output, now)
+        self._look_around(output, tokens, now)
         self.wait_s = 0.0 if plan.rows else self._idle_s(now)
         something = output.calls or output.ended or output.pressure
         return output if something else None
@@ -114,12 +114,13 @@ class Engine:
     def _generation(self, row: PlanRow) -> Generation:
         return self.desk.directory.of_sequence(row.sequence_id)
 
-    def _look_around(self, output: StepOutput, now: float) -> None:
+    def _look_around(self, output: StepOutput, tokens: int, now: float) -> None:
         free = self.scheduler.pool.free
         waiting = self.scheduler.waiting
         output.pressure = self._gauge.update(waiting, free)
-        if output.token_count:
-            self._rate.add(output.token_count, now)
+        if tokens:
+            self.token_count += tokens
+            self._rate.add(tokens, now)
         self.load = Load(
             running=self.scheduler.running,
             waiting=waiting,

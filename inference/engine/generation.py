@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from inference.engine.answer import Answer, FinishReason
-from inference.engine.messages import Open, StreamKey, Usage
+from inference.engine.messages import Open, StreamKey
 from inference.engine.sequence import Sequence, SequenceState
 from inference.engine.timing import Marks
 from seedance.protocol.errors import SeedanceError
+from seedance.protocol.frames import Usage
 
 __all__ = ["Directory", "Generation"]
 
@@ -61,10 +62,12 @@ class Generation:
         return self.opened.prepared.token_bytes if wants else None
 
     def usage(self) -> Usage:
-        """What was computed here."""
+        """What was computed here: a forced prefix was counted where it was chosen."""
+        computed = len(self.answer.ids) - len(self.opened.forced_ids)
         return Usage(
             prompt_tokens=len(self.sequence.prompt_ids),
-            completion_tokens=len(self.answer.ids) - len(self.opened.forced_ids),
+            cached_tokens=0,
+            completion_tokens=max(computed, 0),
         )
 
     def grant(self, base: int, credit: int | None) -> None:

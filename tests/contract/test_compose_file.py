@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+from pydantic import ValidationError
 
 from mesh.settings import ENV_PREFIX, ServiceSettings
 
@@ -108,6 +109,17 @@ def test_ports_are_published_on_loopback_alone() -> None:
     for name, service in COMPOSE["services"].items():
         for port in service.get("ports", []):
             assert port.startswith("127.0.0.1:"), name
+
+
+def test_an_anonymous_gateway_is_for_this_machine() -> None:
+    """A container listens everywhere in its own network; what counts is where its port is published."""
+    gateway = _settings("gateway")
+    local = {"host": "0.0.0.0", "anonymous_tenant": "local"}
+    with pytest.raises(ValidationError, match="local use"):
+        gateway(**local)
+    with pytest.raises(ValidationError, match="local use"):
+        gateway(**local, published_host="192.0.2.1")
+    assert gateway(**local, published_host="127.0.0.1").host == "0.0.0.0"
 
 
 def test_gpus_stand_in_the_override_alone() -> None:

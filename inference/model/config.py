@@ -1,0 +1,170 @@
+"""A model's shape, read from a Hugging Face `config.json` or from GGUF metadata."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from inference.model.errors import ModelLoadError
+
+__all__ = ["ModelConfig", "config_from_gguf", "config_from_hf"]
+
+HF_ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM")
+# In GGUF, SmolLM2, TinyLlama and Mistral all call themselves `llama`.
+GGUF_ARCHITECTURES = ("llama", "qwen2")
+ROPE_BASE_DEFAULT = 10_000.0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """Sizes of a decoder-only transformer with RMSNorm, RoPE, grouped queries and a gated MLP.
+
+    `rope_divisors` holds one number per rotated pair of a head: long-context variants slow a
+    pair's rotation down by it. `eos_token_ids` end an answer. `tied_head`: the output matrix is
+    the embedding.
+    """
+
+    architecture: str
+    vocab_size: int
+    hidden_size: int
+    mlp_size: int
+    layer_count: int
+    head_count: int
+    kv_head_count: int
+    head_dim: int
+    norm_eps: float
+    rope_base: float
+    rope_divisors: tuple[float, ...]
+    context_length: int
+    tied_head: bool
+    eos_token_ids: frozenset[int]
+
+    @property
+    def group(self) -> int:
+        """Query heads that share one key-value head."""
+        return self.head_count // self.kv_head_count
+
+    @property
+    def kv_token_size(self) -> int:
+        """Numbers kept per token and layer: its keys and its values."""
+        return 2 * self.kv_head_count * self.head_dim
+
+
+def _known(architecture: str, known: tuple[str, ...]) -> str:
+    if architecture not in known:
+        raise ModelLoadError(
+            f"unknown architecture {architecture!r}; supported are {', '.join(known)}: "
+            "use another model, or serve this one elsewhere and name its server with the "
+            "`openai` engine"
+        )
+    return architecture
+
+
+def _llama3_divisors(scaling: Mapping[str, Any], base: float, head_dim: int) -> tuple[float, ...]:
+    """Llama 3.1's rule: pairs slower than the trained context rotate `factor` times slower.
+
+    Between `high_freq_factor` and `low_freq_factor` turns per original context the two rates are
+    blended. Source: the reference code published with Llama 3.1 (`apply_scaling`).
+    """
+    factor = float(scaling["factor"])
+    low, high = float(scaling["low_freq_factor"]), float(scaling["high_freq_factor"])
+    original = float(scaling["original_max_position_embeddings"])
+    divisors = []
+    for pair in range(head_dim // 2):
+        wavelength = 2 * math.pi * base ** (2 * pair / head_dim)
+        blend = min(1.0, max(0.0, (original / wavelength - low) / (high - low)))
+        divisors.append(1 / (blend + (1 - blend) / factor))
+    return tuple(divisors)
+
+
+def _hf_rope(raw: Mapping[str, Any], head_dim: int) -> tuple[float, tuple[float, ...]]:
+    """Base and divisors; newer files keep both under `rope_parameters`."""
+    scaling = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+    base = float(scaling.get("rope_theta") or raw.get("rope_theta") or ROPE_BASE_DEFAULT)
+    kind = scaling.get("rope_type") or scaling.get("type") or "default"
+    if kind == "default":
+        return base, (1.0,) * (head_dim // 2)
+    if kind == "linear":
+        return base, (float(scaling["factor"]),) * (head_dim // 2)
+    if kind == "llama3":
+        return base, _llama3_divisors(scaling, base, head_dim)
+    raise ModelLoadError(
+        f"unknown RoPE scaling {kind!r}; use a model with default, linear or llama3"
+    )
+
+
+def _id_set(value: int | list[int] | None) -> frozenset[int]:
+    if value is None:
+        return frozenset()
+    return frozenset(value if isinstance(value, list) else [value])
+
+
+def config_from_hf(raw: Mapping[str, Any], generation: Mapping[str, Any]) -> ModelConfig:
+    """Read `config.json` (`raw`) and `generation_config.json` (`generation`, may be empty).
+
+    Raises `ModelLoadError` for an architecture or a variant that is not supported.
+    """
+    architecture = _known((raw.get("architectures") or ["none"])[0], HF_ARCHITECTURES)
+    if raw.get("hidden_act", "silu") != "silu":
+        raise ModelLoadError(f"unknown activation {raw['hidden_act']!r}; only `silu` is supported")
+    heads = int(raw["num_attention_heads"])
+    head_dim = int(raw.get("head_dim") or raw["hidden_size"] // heads)
+    base, divisors = _hf_rope(raw, head_dim)
+    context = int(raw.get("max_position_embeddings", 2048))
+    # Within the window a sliding-window model is an ordinary one, so the window bounds the context.
+    if raw.get("sliding_window") and raw.get("use_sliding_window", True):
+        context = min(context, int(raw["sliding_window"]))
+    return ModelConfig(
+        architecture=architecture,
+        vocab_size=int(raw["vocab_size"]),
+        hidden_size=int(raw["hidden_size"]),
+        mlp_size=int(raw["intermediate_size"]),
+        layer_count=int(raw["num_hidden_layers"]),
+        head_count=heads,
+        kv_head_count=int(raw.get("num_key_value_heads") or heads),
+        head_dim=head_dim,
+        norm_eps=float(raw.get("rms_norm_eps", 1e-6)),
+        rope_base=base,
+        rope_divisors=divisors,
+        context_length=context,
+        tied_head=bool(raw.get("tie_word_embeddings", False)),
+        eos_token_ids=_id_set(generation.get("eos_token_id")) or _id_set(raw.get("eos_token_id")),
+    )
+
+
+def config_from_gguf(
+    fields: Mapping[str, Any], *, tied_head: bool, rope_divisors: tuple[float, ...] | None
+) -> ModelConfig:
+    """Read GGUF metadata; `rope_divisors` come from the file's own tensor, where it has one.
+
+    Raises `ModelLoadError` for an architecture or a variant that is not supported.
+    """
+    name = _known(str(fields.get("general.architecture", "none")), GGUF_ARCHITECTURES)
+    heads = int(fields[f"{name}.attention.head_count"])
+    hidden = int(fields[f"{name}.embedding_length"])
+    head_dim = int(fields.get(f"{name}.attention.key_length", hidden // heads))
+    if int(fields.get(f"{name}.rope.dimension_count", head_dim)) != head_dim:
+        raise ModelLoadError("partly rotated heads are not supported; use another model")
+    scaling = str(fields.get(f"{name}.rope.scaling.type", "none"))
+    if scaling not in ("none", "linear"):
+        raise ModelLoadError(f"unknown RoPE scaling {scaling!r}; use a model with none or linear")
+    factor = float(fields.get(f"{name}.rope.scaling.factor", 1.0)) if scaling == "linear" else 1.0
+    ends = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id")
+    return ModelConfig(
+        architecture=name,
+        vocab_size=len(fields["tokenizer.ggml.tokens"]),
+        hidden_size=hidden,
+        mlp_size=int(fields[f"{name}.feed_forward_length"]),
+        layer_count=int(fields[f"{name}.block_count"]),
+        head_count=heads,
+        kv_head_count=int(fields.get(f"{name}.attention.head_count_kv", heads)),
+        head_dim=head_dim,
+        norm_eps=float(fields[f"{name}.attention.layer_norm_rms_epsilon"]),
+        rope_base=float(fields.get(f"{name}.rope.freq_base", ROPE_BASE_DEFAULT)),
+        rope_divisors=rope_divisors or (factor,) * (head_dim // 2),
+        context_length=int(fields[f"{name}.context_length"]),
+        tied_head=tied_head,
+        eos_token_ids=frozenset(int(fields[end]) for end in ends if end in fields),
+    )

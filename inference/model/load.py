@@ -1,0 +1,120 @@
+"""From a path to a runner and a preparer: the model side's one entry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from inference.engine.runner import ModelInfo
+from inference.model.config import ModelConfig
+from inference.model.errors import ModelLoadError
+from inference.model.gguf_weights import GgufWeights
+from inference.model.kv_cache import KvCache, blocks_that_fit, kv_dtype
+from inference.model.preparer import HfPreparer
+from inference.model.safetensors_weights import SafetensorsWeights
+from inference.model.text_files import TextSide, text_of_folder, text_of_gguf
+from inference.model.torch_runner import TorchRunner, default_threads
+from inference.model.transformer import load_transformer
+
+__all__ = ["ModelLoadError", "load_model"]
+
+BLOCK_SIZES = (16, 32, 64, 128)
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+KV_DTYPES = ("auto", "fp32", "bf16", "fp16")
+
+
+def load_model(
+    path: Path,
+    *,
+    name: str,
+    aliases: tuple[str, ...] = (),
+    context_length: int | None = None,
+    block_size: int = 64,
+    kv_blocks: int | None = None,
+    kv_cache_gib: float = 1.0,
+    dtype: str = "auto",
+    kv_cache_dtype: str = "auto",
+    threads: int = 0,
+    progress: Callable[[float], None] | None = None,
+) -> tuple[TorchRunner, HfPreparer]:
+    """Load a Hugging Face folder or a GGUF file.
+
+    `context_length` may only shorten what the model was trained for. `kv_blocks` wins over
+    `kv_cache_gib` (GiB for keys and values). `dtype`: `fp32` is the reference; `bf16` halves the
+    memory and the time; `auto` is bf16 where the processor multiplies it natively, else fp32.
+    `threads` 0: see `default_threads`. `progress` hears the share loaded, 0 to 1.
+
+    Raises `ModelLoadError`, one line with what to do, when the path is missing, a file is damaged
+    or half-downloaded, the architecture is unknown, or an option is outside its range.
+    """
+    _check_options(block_size, dtype, kv_cache_dtype)
+    source, text = _open(path)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    torch.set_num_threads(threads or default_threads())
+    compute = _compute_dtype(dtype, device)
+    model = load_transformer(source, compute, device, progress or (lambda _share: None))
+    config = source.config
+    kept = kv_dtype(kv_cache_dtype, compute)
+    blocks = kv_blocks or blocks_that_fit(config, block_size, kept, kv_cache_gib)
+    info = ModelInfo(
+        name=name,
+        aliases=aliases,
+        context_length=_context_length(config, context_length),
+        vocab_size=config.vocab_size,
+        eos_token_ids=config.eos_token_ids | text.eos_token_ids,
+        block_size=block_size,
+        total_blocks=blocks,
+    )
+    cache = KvCache(config, blocks, block_size, kept, device)
+    preparer = HfPreparer(text.tokenizer, text.template, config.vocab_size)
+    return TorchRunner(info, model, cache), preparer
+
+
+def _check_options(block_size: int, dtype: str, kv_cache_dtype: str) -> None:
+    if block_size not in BLOCK_SIZES:
+        raise ModelLoadError(f"block size {block_size} is not one of {BLOCK_SIZES}; use 64")
+    if dtype not in ("auto", *DTYPES):
+        raise ModelLoadError(f"dtype {dtype!r} is not one of auto, {', '.join(DTYPES)}; use auto")
+    if kv_cache_dtype not in KV_DTYPES:
+        raise ModelLoadError(
+            f"KV cache dtype {kv_cache_dtype!r} is not one of {', '.join(KV_DTYPES)}; use auto"
+        )
+
+
+def _open(path: Path) -> tuple[SafetensorsWeights | GgufWeights, TextSide]:
+    if path.is_dir():
+        return SafetensorsWeights(path), text_of_folder(path)
+    if path.is_file():
+        if path.suffix != ".gguf":
+            raise ModelLoadError(
+                f"{path} is no model; name a GGUF file (*.gguf) or a Hugging Face folder"
+            )
+        weights = GgufWeights(path)
+        return weights, text_of_gguf(weights.fields)
+    raise ModelLoadError(
+        f"model path {path} does not exist; name a GGUF file or a Hugging Face folder, or leave "
+        "the model out to use the default one"
+    )
+
+
+def _compute_dtype(dtype: str, device: torch.device) -> torch.dtype:
+    if dtype != "auto":
+        return DTYPES[dtype]
+    if device.type == "cuda":
+        return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float32
+    # Without the instruction, bf16 is slower than fp32.
+    native = torch.backends.mkldnn.is_available() and torch.cpu._is_avx512_bf16_supported()  # noqa: SLF001
+    return torch.bfloat16 if native else torch.float32
+
+
+def _context_length(config: ModelConfig, wanted: int | None) -> int:
+    if wanted is None:
+        return config.context_length
+    if not 0 < wanted <= config.context_length:
+        raise ModelLoadError(
+            f"context length {wanted} is not from 1 to {config.context_length}, which the model "
+            "was trained for; leave it out to use all"
+        )
+    return wanted

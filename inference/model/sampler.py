@@ -1,0 +1,153 @@
+"""The next token of every row, as a pure function of (scores, seed, choice, position).
+
+A row's number u from [0, 1) picks by inverse distribution function: tokens are put in order of
+falling score (equal scores by rising id), filters cut that order off somewhere, and the token at
+which the running sum of what is left first exceeds u of its total is chosen.
+
+Sorting a whole vocabulary costs more than a small model's forward pass, so only the first
+`CANDIDATES` are looked at; a row that those do not decide is done again with all. The answer is
+the same: what precedes a candidate in the order does not depend on how many follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from inference.engine.plan import PlanRow, Sampled, SampledLogprob
+from inference.model.counter_random import uniforms
+from inference.model.linear import ROWS_MIN
+from inference.model.logit_edits import edit_scores, wants_edits
+
+__all__ = ["CANDIDATES", "TEMPERATURE_MIN", "sample"]
+
+Floats = NDArray[np.float64]
+Ids = NDArray[np.int64]
+Number = TypeVar("Number", np.float64, np.int64)
+
+CANDIDATES = 256
+# At and below it the highest score wins: dividing by less would only turn rounding into chance.
+TEMPERATURE_MIN = 1e-3
+
+
+def sample(logits: Tensor, rows: Sequence[PlanRow]) -> list[Sampled]:
+    """Choose for each row of `logits` [rows, vocab]; log-probabilities are the model's own.
+
+    "Own": of the untouched logits at temperature 1, before penalties, biases and filters.
+    """
+    if not rows:
+        return []
+    scores = logits
+    if any(wants_edits(row) for row in rows):
+        scores = logits.float().clone()
+        edit_scores(scores, rows)
+    chosen = scores.argmax(dim=-1)
+    rolling = [i for i, row in enumerate(rows) if row.sampling.temperature > TEMPERATURE_MIN]
+    if rolling:
+        picked = _draw(scores[rolling].float(), [rows[i] for i in rolling])
+        chosen[rolling] = picked
+    ids = chosen.tolist()
+    results = [Sampled(row.sequence_id, token_id) for row, token_id in zip(rows, ids, strict=True)]
+    for index, row in enumerate(rows):
+        if row.sampling.logprobs is not None:
+            results[index] = _with_logprobs(
+                results[index], logits[index].float(), row.sampling.logprobs
+            )
+    return results
+
+
+def _with_logprobs(sampled: Sampled, logits: Tensor, count: int) -> Sampled:
+    logprobs = torch.log_softmax(logits, dim=-1)
+    order: list[int] = _order(logits[None], count)[0].tolist() if count else []
+    return Sampled(
+        sampled.sequence_id,
+        sampled.token_id,
+        float(logprobs[sampled.token_id]),
+        tuple(SampledLogprob(index, float(logprobs[index])) for index in order),
+    )
+
+
+def _order(scores: Tensor, count: int) -> Tensor:
+    """Ids of the `count` highest scores of each row, falling; equal scores by rising id.
+
+    A score's bits, read as an integer, sort as the score does once the negative half is flipped;
+    with the id in the low word no two keys are equal, so that no kernel has a tie to break.
+    """
+    bits = (scores + 0.0).view(torch.int32)
+    ranks = bits ^ ((bits >> 31) & 0x7FFFFFFF)
+    vocab = scores.shape[1]
+    reversed_ids = torch.arange(vocab - 1, -1, -1, device=scores.device)
+    keys = (ranks.long() << 32) | reversed_ids
+    highest = keys.topk(count, dim=-1).values
+    return vocab - 1 - (highest & 0xFFFFFFFF)
+
+
+def _draw(scores: Tensor, rows: Sequence[PlanRow]) -> Tensor:
+    """Chosen ids for `scores` [rows, vocab] of rows with a temperature."""
+    vocab = scores.shape[1]
+    chance = uniforms(
+        [row.seed for row in rows],
+        [row.sampling.choice for row in rows],
+        [row.answer_position for row in rows],
+    )
+    chosen, decided = _draw_among(scores, rows, chance, min(CANDIDATES, vocab))
+    again = np.flatnonzero(~decided).tolist()
+    if again:
+        chosen[again], _ = _draw_among(
+            scores[again], [rows[i] for i in again], chance[again], vocab
+        )
+    return torch.from_numpy(chosen).to(scores.device)
+
+
+def _draw_among(
+    scores: Tensor, rows: Sequence[PlanRow], chance: Floats, count: int
+) -> tuple[Ids, NDArray[np.bool_]]:
+    """Chosen ids looking at the `count` highest scores, and which rows those decide."""
+    vocab = scores.shape[1]
+    temperature = torch.tensor([row.sampling.temperature for row in rows], device=scores.device)
+    # Relative to the highest score nothing overflows; its weight is 1.
+    scaled = (scores - scores.amax(-1, keepdim=True)) / temperature[:, None]
+    order = _order(scores, count)
+    weights = scaled.gather(1, order).double().exp_().cpu().numpy()
+    sums = weights.cumsum(axis=1)
+    total = _totals(scaled) if count < vocab else sums[:, -1:]
+
+    # Columns, each compared with all candidates of its row at once.
+    top_k = np.array([[min(row.sampling.top_k or vocab, vocab)] for row in rows])
+    top_p = np.array([[row.sampling.top_p] for row in rows])
+    min_p = np.array([[row.sampling.min_p] for row in rows])
+    left_by_top_k = np.where(top_k <= count, _at(sums, np.minimum(top_k, count) - 1), total)
+    before = np.hstack([np.zeros_like(total), sums[:, :-1]])
+    kept = (np.arange(count) < top_k) & (before < top_p * left_by_top_k) & (weights >= min_p)
+    length = kept.sum(axis=1, keepdims=True)
+
+    # The end of what is kept is seen when it lies before the last candidate or there are no more.
+    seen = (length < count) | (top_k <= count)
+    target = chance[:, None] * np.where(seen, _at(sums, length - 1), total)
+    # Rounding may leave a target at the very sum: the last one kept takes it.
+    place = np.minimum((sums <= target).sum(axis=1, keepdims=True), length - 1)
+    unfiltered = (top_k == vocab) & (top_p == 1) & (min_p == 0)
+    decided = seen | (unfiltered & (target < sums[:, -1:]))
+    # What top_k leaves is unknown when it reaches beyond the candidates.
+    decided &= (top_k <= count) | (top_k == vocab)
+    return _at(order.cpu().numpy(), place)[:, 0], decided[:, 0]
+
+
+def _at(table: NDArray[Number], places: Ids) -> NDArray[Number]:
+    """The number at each row's place: [rows, 1] of [rows, columns]."""
+    return np.take_along_axis(table, places, axis=1)
+
+
+def _totals(scaled: Tensor) -> Floats:
+    """The sum of all weights, [rows, 1].
+
+    One row alone would be summed by several threads, in another order than a row among others.
+    """
+    rows = scaled.shape[0]
+    weights = scaled.exp().expand(max(rows, ROWS_MIN), -1)
+    return weights.sum(dim=-1, keepdim=True, dtype=torch.float64)[:rows].cpu().numpy()

@@ -12,6 +12,7 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
+from launcher.models import DEFAULT_MODEL, LOCAL_ALIASES
 from mesh.settings import ENV_PREFIX, ServiceSettings
 from tests.support.imports import reachable
 
@@ -120,6 +121,14 @@ def test_an_anonymous_gateway_is_for_this_machine() -> None:
     with pytest.raises(ValidationError, match="local use"):
         gateway(**local, published_host="192.0.2.1")
     assert gateway(**local, published_host="127.0.0.1").host == "0.0.0.0"
+
+
+def test_the_image_serves_what_a_local_mesh_serves() -> None:
+    """The default model in the image has the name and aliases that `seedance up` gives it."""
+    environment = _environment_of_image("inference")
+    assert Path(environment["SEEDANCE_MODEL"]).name == DEFAULT_MODEL.file_name
+    assert environment["SEEDANCE_MODEL_NAME"] == DEFAULT_MODEL.name
+    assert environment["SEEDANCE_ALIASES"] == ",".join(LOCAL_ALIASES)
 
 
 def test_gpus_stand_in_the_override_alone() -> None:

@@ -13,9 +13,12 @@ ROOT = Path(__file__).resolve().parents[2]
 OURS = ("seedance", "mesh", "gateway", "inference", "router", "metering", "launcher")
 
 
-def _file_of(module: str) -> Path | None:
-    base = ROOT.joinpath(*module.split("."))
-    return next((p for p in (base / "__init__.py", base.with_suffix(".py")) if p.exists()), None)
+def _files_of(module: str) -> list[Path]:
+    """What importing a module of ours runs: its file and those of the packages around it."""
+    parts = module.split(".")
+    bases = [ROOT.joinpath(*parts[:depth]) for depth in range(1, len(parts) + 1)]
+    files = [file for base in bases for file in (base / "__init__.py", base.with_suffix(".py"))]
+    return [file for file in files if file.exists()]
 
 
 @cache
@@ -46,8 +49,7 @@ def reachable(package: str) -> tuple[set[Path], dict[str, Path]]:
         for module in _imports(path):
             top = module.split(".")[0]
             if top in OURS:
-                found = _file_of(module)
-                waiting += [found] if found else []
+                waiting += _files_of(module)
             elif top not in sys.stdlib_module_names:
                 foreign.setdefault(top, path)
     return files, foreign

@@ -20,7 +20,8 @@ from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, QueryParams
 
-from gateway.store.base import StoreUnavailableError
+from gateway.config import GatewaySettings
+from gateway.store.base import SessionStore, StoreUnavailableError
 from gateway.tickets import Principal, Tickets
 from seedance.protocol.errors import CloseCode, ErrorCode
 
@@ -34,6 +35,7 @@ __all__ = [
     "Refusal",
     "RefusalRow",
     "allowed_origins",
+    "build_authenticator",
     "parse_keys",
 ]
 
@@ -179,7 +181,7 @@ class Authenticator:
     ) -> None:
         self._keys = tuple(keys)
         self._origins = origins
-        self._tickets = tickets
+        self.tickets = tickets
         self._anonymous = Principal(anonymous_tenant) if anonymous_tenant is not None else None
 
     async def connect(
@@ -244,9 +246,19 @@ class Authenticator:
 
     async def _from_ticket(self, ticket: str) -> Principal | Refusal:
         try:
-            return await self._tickets.redeem(ticket) or Refusal.UNAUTHORIZED
+            return await self.tickets.redeem(ticket) or Refusal.UNAUTHORIZED
         except StoreUnavailableError:
             return Refusal.UNAVAILABLE
+
+
+def build_authenticator(settings: GatewaySettings, store: SessionStore) -> Authenticator:
+    """The authenticator that the settings describe. Raises `ValueError` naming what is wrong."""
+    return Authenticator(
+        parse_keys(settings.keys.get_secret_value()),
+        allowed_origins(settings.gateway_urls, settings.origins),
+        Tickets(store, settings.ticket_ttl_s),
+        anonymous_tenant=settings.anonymous_tenant or None,
+    )
 
 
 def _shows_key(query: QueryParams) -> bool:

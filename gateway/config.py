@@ -20,7 +20,7 @@ class GatewaySettings(ServiceSettings):
     gateways: str = Field(
         "", description="Public WebSocket base URLs of all gateways; empty: this one alone."
     )
-    name: str = Field("", description="What `session.server` says; empty: `gateway-PORT`.")
+    gateway_id: str = Field("", description="What `session.server` says; empty: `gateway-PORT`.")
 
     router: str = Field("", description="The router, `host:port`; empty: only `instances`.")
     instances: str = Field("", description="Instances to use without a router, `host:port` each.")
@@ -58,6 +58,9 @@ class GatewaySettings(ServiceSettings):
     anonymous_tenant: str = Field(
         "", description="Tenant of callers without a key; empty: a key is needed."
     )
+    published_host: str = Field(
+        "", description="Host address that a container engine publishes the port on; empty: `host`."
+    )
     allowed_origins: str = Field(
         "", description="Origins a browser may come from; empty: the hosts of all gateways."
     )
@@ -65,7 +68,8 @@ class GatewaySettings(ServiceSettings):
 
     @model_validator(mode="after")
     def _relations(self) -> GatewaySettings:
-        if self.anonymous_tenant and self.host not in ("127.0.0.1", "::1", "localhost"):
+        reachable_at = self.published_host or self.host
+        if self.anonymous_tenant and reachable_at not in ("127.0.0.1", "::1", "localhost"):
             raise ValueError("anonymous_tenant is for local use: bind host 127.0.0.1, or set keys")
         if self.heartbeat_session_s >= self.heartbeat_connection_s:
             raise ValueError("heartbeat_session_s must be below heartbeat_connection_s")
@@ -92,4 +96,4 @@ class GatewaySettings(ServiceSettings):
     @property
     def server_name(self) -> str:
         """This gateway's public name."""
-        return self.name or f"gateway-{self.port}"
+        return self.gateway_id or f"gateway-{self.port}"

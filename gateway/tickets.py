@@ -16,7 +16,7 @@ from gateway.store.base import SessionStore
 
 __all__ = ["TICKET_TTL_S", "Principal", "Tickets"]
 
-TICKET_TTL_S = 30
+TICKET_TTL_S = 30.0
 TICKET_BYTES = 32
 # Longest text that is looked up; ours have 43 characters.
 TICKET_LENGTH_MAX = 128
@@ -31,16 +31,17 @@ class Principal:
 
 
 class Tickets:
-    """Issues tickets into the session store and takes each back once."""
+    """Issues tickets into the session store and takes each back once, within `ttl_s` seconds."""
 
-    def __init__(self, store: SessionStore) -> None:
+    def __init__(self, store: SessionStore, ttl_s: float = TICKET_TTL_S) -> None:
+        self.ttl_s = ttl_s
         self._store = store
 
     async def issue(self, principal: Principal) -> str:
         """A new ticket for the principal. Raises `StoreUnavailableError`."""
         ticket = secrets.token_urlsafe(TICKET_BYTES)
         value = msgspec.json.encode(asdict(principal))
-        await self._store.put_ticket(_stored_name(ticket), value, TICKET_TTL_S)
+        await self._store.put_ticket(_stored_name(ticket), value, self.ttl_s)
         return ticket
 
     async def redeem(self, ticket: str) -> Principal | None:

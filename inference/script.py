@@ -22,7 +22,14 @@ from inference.engine.runner import ModelInfo, Prepared
 from seedance.protocol.errors import SeedanceError
 from seedance.protocol.request import GenerateRequest, bad_field
 
-__all__ = ["ITEMS_MAX", "PAUSE_MS_MAX", "REPEAT_MAX", "ScriptPreparer", "ScriptRunner", "script_info"]
+__all__ = [
+    "ITEMS_MAX",
+    "PAUSE_MS_MAX",
+    "REPEAT_MAX",
+    "ScriptPreparer",
+    "ScriptRunner",
+    "script_info",
+]
 
 ITEMS_MAX = 200_000
 REPEAT_MAX = 1_000_000

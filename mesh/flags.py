@@ -1,6 +1,7 @@
 """A service's command line, derived from its settings class: one flag for each field.
 
-`--redis-url X` overrides `SEEDANCE_REDIS_URL`, which overrides the default.
+`--lease-ms X` overrides `SEEDANCE_LEASE_MS`, which overrides the default. A secret has no flag:
+everybody on the machine can read a process list.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import argparse
 from collections.abc import Sequence
 from typing import TypeVar
 
+from pydantic import SecretStr
 from pydantic_core import PydanticUndefined
 
 from mesh.settings import ENV_PREFIX, ServiceSettings, load_settings
@@ -27,6 +29,8 @@ def settings_from_flags(
     """
     parser = argparse.ArgumentParser(prog=prog, description=description, allow_abbrev=False)
     for name, field in cls.model_fields.items():
+        if field.annotation is SecretStr:
+            continue
         default = "" if field.default is PydanticUndefined else f" Default: {field.default}."
         text = f"{field.description or name}{default} [{ENV_PREFIX}{name.upper()}]"
         flag = "--" + name.replace("_", "-")

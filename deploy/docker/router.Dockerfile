@@ -16,7 +16,7 @@ RUN useradd --system --uid 10001 --no-create-home seedance
 WORKDIR /app
 ENV PATH=/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 SEEDANCE_HOST=0.0.0.0
 COPY --from=dependencies /venv /venv
-COPY deploy/docker/grpc_health.py /usr/local/bin/
+COPY deploy/docker/is_serving.py /usr/local/bin/
 COPY seedance seedance
 COPY mesh mesh
 COPY router router
@@ -24,5 +24,5 @@ USER seedance
 EXPOSE 7070
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=5s --timeout=5s --start-period=30s --retries=6 \
-  CMD ["python", "/usr/local/bin/grpc_health.py", "127.0.0.1:7070"]
+  CMD ["python", "/usr/local/bin/is_serving.py", "127.0.0.1:7070"]
 ENTRYPOINT ["python", "-m", "router"]

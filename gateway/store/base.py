@@ -7,11 +7,18 @@ and the write are one atomic step. Time-to-live is judged by the store's clock a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 __all__ = [
+    "ENDS_KEPT_MAX",
+    "KEEP_S",
+    "OWNER_RENEW_S",
+    "OWNER_SILENCE_S",
+    "SESSION_ID",
+    "SWEEP_RETRY_S",
     "CommitResult",
     "LogEntry",
     "SessionStore",
@@ -22,6 +29,22 @@ __all__ = [
     "StreamWrite",
     "UsageEvent",
 ]
+
+
+# Each write renews a session's life, also one that has nothing new: an owner writes at least this
+# often for every session with live streams, or it is taken for dead.
+OWNER_RENEW_S = 20.0
+# A session whose owner fell silent without saying `detached` (it was killed) is swept when it could
+# not be resumed any more: `resume_ttl` and this much after its latest write.
+OWNER_SILENCE_S = 30.0
+# What the store has of a session outlives `resume_ttl` by this much, so that somebody can sweep it.
+KEEP_S = 60.0
+# A swept session that nobody deletes (its sweeper died) is offered again after this time.
+SWEEP_RETRY_S = 10.0
+# Ends that a session's streams leave behind: as many as ids are remembered (§3).
+ENDS_KEPT_MAX = 1024
+# A session's id as gateways make it; a client that names another one names no session.
+SESSION_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class StoreUnavailableError(Exception):
@@ -79,9 +102,14 @@ class SessionWrite:
 
 @dataclass(frozen=True, slots=True)
 class CommitResult:
-    """`fenced`: sessions whose write was refused because a newer owner exists."""
+    """What was refused.
+
+    `fenced`: a newer owner exists, or the session is over. `missing`: the store does not have the
+    session that the write would add to (it lost its data): write it anew with `rewrite`.
+    """
 
     fenced: frozenset[str] = frozenset()
+    missing: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +166,11 @@ class SessionStore(Protocol):
         ...
 
     async def sweep(self, limit: int) -> list[StoredSession]:
-        """Claim up to `limit` sessions whose deadline has passed: cancel and bill their streams."""
+        """Claim up to `limit` sessions whose deadline has passed: cancel and bill their streams.
+
+        The caller deletes each when that is done; who does not within `SWEEP_RETRY_S` leaves it to
+        the next sweep. A swept session cannot be resumed any more.
+        """
         ...
 
     async def delete(self, session: str, epoch: int) -> None:

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from inference.engine.answer import Answer, FinishReason
-from inference.engine.messages import Open, StreamKey, Usage
+from inference.engine.messages import Open, StreamKey
 from inference.engine.sequence import Sequence, SequenceState
 from inference.engine.timing import Marks
 from seedance.protocol.errors import SeedanceError
+from seedance.protocol.frames import Usage
 
 __all__ = ["Directory", "Generation"]
 
@@ -23,7 +24,8 @@ class Generation:
                  listener       yet sent         and sent
 
     `limit` is the credit as a token index (None: unlimited). `stream` None: no call is attached,
-    since `detached_at`. `reason` or `error` is set when it has ended, at `marks.end`.
+    since `detached_at`. `reason` or `error` is set when it has ended, at `marks.end`. `spell` is how
+    to write ids in log-probabilities, None when none were asked.
     """
 
     opened: Open
@@ -34,6 +36,7 @@ class Generation:
     stream: StreamKey | None
     sent: int
     limit: int | None
+    spell: Callable[[int], bytes] | None = None
     detached_at: float = 0.0
     reason: FinishReason | None = None
     error: SeedanceError | None = None
@@ -54,17 +57,13 @@ class Generation:
         """Whether another token may be made."""
         return self.limit is None or len(self.answer.ids) < self.limit
 
-    @property
-    def token_bytes(self) -> Callable[[int], bytes] | None:
-        """How to spell ids in log-probabilities; None when none were asked."""
-        wants = self.opened.request.sampling.logprobs is not None
-        return self.opened.prepared.token_bytes if wants else None
-
     def usage(self) -> Usage:
-        """What was computed here."""
+        """What was computed here: a forced prefix was counted where it was chosen."""
+        computed = len(self.answer.ids) - len(self.opened.forced_ids)
         return Usage(
             prompt_tokens=len(self.sequence.prompt_ids),
-            completion_tokens=len(self.answer.ids) - len(self.opened.forced_ids),
+            cached_tokens=0,
+            completion_tokens=max(computed, 0),
         )
 
     def grant(self, base: int, credit: int | None) -> None:

@@ -22,14 +22,14 @@ class EngineLoop:
     """Runs the engine's steps in a thread of its own; everything else talks to it by messages.
 
     `deliver` is called in that thread with each step's output, once per step for all generations;
-    it must be quick. `on_crash` is called, in that thread too, if the engine itself fails: then no
+    it must be quick, and the commands that it returns come before the next step. `on_crash` is called, in that thread too, if the engine itself fails: then no
     generation goes on, and the process had better end.
     """
 
     def __init__(
         self,
         engine: Engine,
-        deliver: Callable[[StepOutput], None],
+        deliver: Callable[[StepOutput], list[Command]],
         on_crash: Callable[[], None],
     ) -> None:
         self._engine = engine
@@ -82,12 +82,12 @@ class EngineLoop:
 
     def _run(self) -> None:
         try:
+            answered: list[Command] = []
             while (commands := self._take_inbox()) is not None:
-                self._engine.apply(commands)
+                self._engine.apply(answered + commands)
                 output = self._engine.step()
-                if output is not None:
-                    self._deliver(output)
-            self._engine.runner.close()
+                answered = [] if output is None else self._deliver(output)
+            self._engine.close()
         except Exception:  # noqa: BLE001 - a fault of the engine itself: nothing can go on
             _log.exception("the engine has failed")
             self._on_crash()

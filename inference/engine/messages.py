@@ -14,6 +14,7 @@ from inference.engine.answer import FinishReason, Piece
 from inference.engine.runner import Prepared
 from inference.engine.timing import Marks
 from seedance.protocol.errors import SeedanceError
+from seedance.protocol.frames import Usage
 from seedance.protocol.request import GenerateRequest
 
 __all__ = [
@@ -36,7 +37,6 @@ __all__ = [
     "StepOutput",
     "StreamKey",
     "Tokens",
-    "Usage",
 ]
 
 
@@ -126,18 +126,6 @@ Command = Open | Attach | Credit | Cancel | Release | CallEnded | Hold
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
-    """Tokens computed: of the prompt, of it from the prefix cache, and of the answer.
-
-    A forced prefix was counted where it was chosen and is not counted again.
-    """
-
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    completion_tokens: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class Accepted:
     """The generation was taken; `from_token` is the index of the first token that follows."""
 
@@ -148,7 +136,7 @@ class Accepted:
     from_token: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Tokens:
     """What a stream has new; `marks` take the time when its first token leaves.
 
@@ -173,11 +161,15 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The generation ended badly, or an instruction was refused."""
+    """The generation ended badly; without `usage`, an instruction was refused.
+
+    `final` false: the stream goes on as if the instruction had not come.
+    """
 
     stream: StreamKey
     error: SeedanceError
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage | None = None
+    final: bool = True
 
 
 class PressureLevel(Enum):
@@ -227,11 +219,13 @@ class StepOutput:
     calls: dict[int, CallOutput] = field(default_factory=dict)
     pressure: Pressure | None = None
     ended: list[EndRecord] = field(default_factory=list)
-    token_count: int = 0
 
     def call(self, call: int) -> CallOutput:
         """The call's part, made when first asked for."""
-        return self.calls.setdefault(call, CallOutput())
+        found = self.calls.get(call)
+        if found is None:
+            found = self.calls[call] = CallOutput()
+        return found
 
 
 @dataclass(frozen=True, slots=True)

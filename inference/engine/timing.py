@@ -4,21 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Marks", "Timing"]
+from seedance.protocol.frames import Timing
 
-
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """The six parts of the time to the first token, which they add up to, and the whole; all ms."""
-
-    queue_ms: float
-    preprocess_ms: float
-    prefill_ms: float
-    first_decode_ms: float
-    cache_sync_ms: float
-    egress_ms: float
-    ttft_ms: float
-    total_ms: float
+__all__ = ["Marks"]
 
 
 @dataclass(slots=True)
@@ -42,7 +30,7 @@ class Marks:
     end: float | None = None
 
     def timing(self, now: float) -> Timing:
-        """The parts; one that was never finished ends with the generation."""
+        """The six parts, adding up to `ttft_ms`; one that was never finished ends with the generation."""
         end = now if self.end is None else max(self.end, self.first_sent or 0.0)
         first_step = end if self.first_step is None else self.first_step
         prefilled = end if self.prefilled is None else self.prefilled

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from seedance.protocol.errors import CloseCode
-from seedance.protocol.frames import ServerFrame
+from seedance.protocol.frames import ServerFrame, Usage
 
 __all__ = [
     "CancelUpstream",
@@ -25,12 +25,14 @@ __all__ = [
 class Send:
     """Hand a frame to the transport. `seq` None: it is not sequenced.
 
-    `text` is the frame's JSON when it is in the log already, so that nobody encodes it twice.
+    `text` is the frame's JSON when it is in the log already, so that nobody encodes it twice;
+    `stream` the id of the stream that it belongs to.
     """
 
     frame: ServerFrame
     seq: int | None = None
     text: str | None = None
+    stream: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +68,14 @@ class CancelUpstream:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """No more of this stream's text will be framed: what it costs is known (§4.9)."""
+    """No more of this stream's text will be framed: what it costs is known (§4.9).
+
+    `reason` is the finish reason, or the code of the error that ended it.
+    """
 
     stream: str
+    reason: str
+    usage: Usage
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,9 +134,10 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class StoreLevel:
-    """Whether the session store is reachable (`ack_level`, §3)."""
+    """Whether the session store is reachable (`ack_level`, §3); `wall_ms` is the host's clock."""
 
     committed: bool
+    wall_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +145,7 @@ class Stored:
     """Every frame up to `seq` and the openings of `streams` are in the store."""
 
     seq: int
+    wall_ms: int
     streams: tuple[str, ...] = ()
 
 

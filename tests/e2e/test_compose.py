@@ -15,6 +15,7 @@ import pytest
 
 from mesh.telemetry.names import HOPS, TRACE_EDGES
 from seedance import SeedanceClient
+from tests.support.browser import browser_page
 from tests.support.waiting import wait_until_sync
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,15 +56,65 @@ def containers() -> Iterator[None]:
         _compose("down", "--volumes", "--remove-orphans")
 
 
-def _answer() -> str:
+def _answer(kill_after: int | None = None) -> str:
+    """The whole answer to the question; in its middle a gateway may die."""
+    text = ""
     with SeedanceClient(GATEWAY) as client:
-        return "".join(chunk.delta for chunk in client.chat(QUESTION, temperature=0, max_tokens=96))
+        stream = client.chat(messages=QUESTION, temperature=0, max_tokens=96, ignore_eos=True)
+        for count, chunk in enumerate(stream, 1):
+            text += chunk.delta
+            if count == kill_after:
+                _compose("kill", "--signal", "KILL", "gateway-0")
+    return text
 
 
 def test_the_sdk_gets_a_streamed_answer() -> None:
     """A client of this machine streams from port 8080, without a key."""
     with SeedanceClient(GATEWAY) as client:
-        stream = client.chat(messages=QUESTION, temperature=0, max_tokens=48)
-        chunks = [chunk.delta for chunk in stream]
+        chunks = [chunk.delta for chunk in client.chat(messages=QUESTION, temperature=0)]
     assert len(chunks) > 8
     assert "three" in "".join(chunks).lower()
+
+
+def test_a_browser_gets_a_streamed_answer() -> None:
+    """The page at port 8080 streams an answer in a real browser."""
+    with browser_page() as page:
+        page.goto("http://localhost:8080/")
+        page.get_by_role("textbox").fill("Count from one to five in words.")
+        page.keyboard.press("Enter")
+        page.get_by_text("three", exact=False).last.wait_for(timeout=STREAM_S * 1000)
+
+
+def test_a_killed_gateway_costs_no_byte() -> None:
+    """CASES 62: kill -9 of gateway-0 in mid-stream: the text goes on from gateway-1, byte for byte."""
+    whole = _answer()
+    try:
+        assert _answer(kill_after=20) == whole
+    finally:
+        _compose("up", "--detach", "--wait", "gateway-0")
+
+
+def _spans() -> list[dict[str, Any]]:
+    """Jaeger's spans of the trace, each with the `hop` that reported it."""
+    try:
+        with urllib.request.urlopen(f"{JAEGER}/api/traces/{TRACE_ID}", timeout=5) as reply:
+            trace = json.load(reply)["data"][0]
+    except urllib.error.HTTPError:
+        return []
+    hops = {key: process["serviceName"] for key, process in trace["processes"].items()}
+    return [{**span, "hop": hops[span["processID"]]} for span in trace["spans"]]
+
+
+def test_one_trace_holds_every_hop() -> None:
+    """CASES 104: gateway, router, inference, store and metering are in the client's own trace."""
+    with SeedanceClient(GATEWAY) as client:
+        client.chat(messages=QUESTION, max_tokens=8, traceparent=TRACEPARENT, stream=False)
+    wait_until_sync(lambda: {span["hop"] for span in _spans()} >= set(HOPS), within_s=30)
+    spans = {span["spanID"]: span for span in _spans()}
+    edges = {
+        (parent["hop"], parent["operationName"], span["hop"], span["operationName"])
+        for span in spans.values()
+        for reference in span["references"]
+        if (parent := spans.get(reference["spanID"]))
+    }
+    assert {(a, b.value, c, d.value) for a, b, c, d in TRACE_EDGES} <= edges

@@ -1,16 +1,31 @@
-"""Waiting for a condition with a bound, instead of sleeping for a guess."""
+"""Waiting with a bound, instead of sleeping."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
+from typing import TypeVar
 
-WAIT_S = 10.0
-POLL_S = 0.005
+__all__ = ["wait_until", "wait_until_sync"]
+
+T = TypeVar("T")
+PAUSE_S = 0.01
 
 
-async def wait_until(condition: Callable[[], object], within_s: float = WAIT_S) -> None:
-    """Return once `condition()` is true; `TimeoutError` when it is not within the bound."""
-    async with asyncio.timeout(within_s):
-        while not condition():  # noqa: ASYNC110 - the condition is anything a test can see
-            await asyncio.sleep(POLL_S)
+async def wait_until(read: Callable[[], T], within_s: float = 5.0) -> T:
+    """The first truthy value of `read`; fails when none comes in time."""
+    deadline = time.monotonic() + within_s
+    while not (value := read()):
+        assert time.monotonic() < deadline, f"not within {within_s} s: {value!r}"
+        await asyncio.sleep(PAUSE_S)
+    return value
+
+
+def wait_until_sync(read: Callable[[], T], within_s: float = 5.0) -> T:
+    """As `wait_until`, for tests without a loop."""
+    deadline = time.monotonic() + within_s
+    while not (value := read()):
+        assert time.monotonic() < deadline, f"not within {within_s} s: {value!r}"
+        time.sleep(PAUSE_S)
+    return value

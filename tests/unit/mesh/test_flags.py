@@ -22,6 +22,13 @@ def test_flag_over_environment_over_default(monkeypatch: pytest.MonkeyPatch) -> 
     assert not _parse().die_with_parent
 
 
+def test_secrets_have_no_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    """CASES 108: a secret cannot be given where the process list shows it."""
+    with pytest.raises(SystemExit):
+        _parse("--mesh-secret", "s3")
+    assert "unrecognized" in capsys.readouterr().err
+
+
 def test_bad_value_is_one_line_and_code_2(capsys: pytest.CaptureFixture[str]) -> None:
     """A value out of range names its setting and ends with exit code 2."""
     with pytest.raises(SystemExit) as ended:

@@ -1,6 +1,6 @@
 """A container's health check: exit 0 when grpc.health.v1 at `host:port` says SERVING.
 
-python grpc_health.py 127.0.0.1:7000
+python is_serving.py 127.0.0.1:7000
 """
 
 from __future__ import annotations

@@ -1,0 +1,61 @@
+# The verbs of the house; `make` alone lists them. CI calls the same ones.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PROTOS := $(wildcard proto/seedance/v2/*.proto)
+PORT ?= 8080
+
+.PHONY: help install up test lint types fmt proto proto-check bench clean test-compose test-equality
+
+help: ## This list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+install: $(STAMP) ## Everything into .venv, exact versions from constraints.txt
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+up: $(STAMP) ## The whole mesh on this machine, a real model answering on PORT (8080)
+	@exec $(BIN)/seedance up --port $(PORT)
+
+test: $(STAMP) ## Unit, property, contract, integration, end-to-end and browser tests
+	$(BIN)/python -m pytest -m 'not compose' tests --ignore=tests/heavy
+
+lint: $(STAMP) proto-check ## ruff, import-linter, buf
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-logo
+	cd proto && ../$(BIN)/buf lint
+
+types: $(STAMP) ## mypy --strict
+	$(BIN)/mypy
+
+fmt: $(STAMP) ## Format and repair what can be repaired
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+proto: $(STAMP) ## Generate seedance/v2 from proto/
+	$(BIN)/python -m grpc_tools.protoc -I proto --python_out=. --pyi_out=. --grpc_python_out=. $(PROTOS)
+
+proto-check: $(STAMP) # the committed stubs are what proto/ says
+	@rm -rf build/proto && mkdir -p build/proto
+	@$(BIN)/python -m grpc_tools.protoc -I proto --python_out=build/proto --pyi_out=build/proto --grpc_python_out=build/proto $(PROTOS)
+	@for f in build/proto/seedance/v2/*; do diff -q $$f seedance/v2/$$(basename $$f) || { echo "seedance/v2 is not what proto/ says: make proto"; exit 1; }; done
+
+bench: $(STAMP) ## Benchmarks of what is on the path of a token: ratios against a baseline in one run
+	$(BIN)/python -m bench
+
+test-equality: $(STAMP) ## 20 prompts x 64 tokens against transformers, and other heavy runs
+	$(BIN)/python -m pytest tests/heavy
+
+test-compose: $(STAMP) ## docker compose up answers (needs a Docker engine)
+	$(BIN)/python -m pytest -m compose tests/e2e
+
+clean: ## Remove what can be made again
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache *.egg-info

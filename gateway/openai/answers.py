@@ -1,0 +1,186 @@
+"""What OpenAI's API answers with: completion objects, chunks of a stream.
+
+`ChatShape` and `CompletionShape` are the two faces of one generation; each makes plain dicts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from gateway.openai.run import End
+from seedance.protocol.frames import TokenLogprob, Usage
+from seedance.protocol.text import Piece
+
+__all__ = ["AnswerShape", "ChatShape", "CompletionShape"]
+
+Json = dict[str, Any]
+
+
+def _usage(usage: Usage) -> Json:
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.total_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """What stands at the top of every object of one generation. `created`: Unix seconds."""
+
+    id: str
+    created: int
+    model: str
+
+    def _object(self, kind: str, choices: list[Json]) -> Json:
+        return {
+            "id": self.id,
+            "object": kind,
+            "created": self.created,
+            "model": self.model,
+            "choices": choices,
+        }
+
+
+class AnswerShape(Protocol):
+    """How one generation looks: in one piece, or as the chunks of a stream."""
+
+    def whole(self, piece: Piece | None, end: End) -> Json:
+        """The answer in one piece."""
+        ...
+
+    def first(self) -> Json | None:
+        """The chunk before any text, if there is one."""
+        ...
+
+    def delta(self, piece: Piece, at: int, /) -> Json:
+        """A chunk with text, which has `at` characters before it."""
+        ...
+
+    def last(self, end: End) -> Json:
+        """The chunk that says why it ended."""
+        ...
+
+    def usage(self, usage: Usage) -> Json:
+        """The chunk with the usage, which has no choices."""
+        ...
+
+
+class ChatShape(_Head):
+    """`chat.completion` and `chat.completion.chunk`."""
+
+    KIND = "chat.completion"
+    CHUNK_KIND = "chat.completion.chunk"
+
+    def whole(self, piece: Piece | None, end: End) -> Json:
+        """The answer in one piece."""
+        message = {"role": "assistant", "content": piece.text if piece else "", "refusal": None}
+        choice = {
+            "index": 0,
+            "message": message,
+            "logprobs": _chat_logprobs(piece),
+            "finish_reason": end.finish_reason,
+        }
+        return self._object(self.KIND, [choice]) | {"usage": _usage(end.usage)}
+
+    def first(self) -> Json:
+        """The chunk that says who speaks."""
+        return self._chunk({"role": "assistant", "content": ""})
+
+    def delta(self, piece: Piece, _at: int, /) -> Json:
+        """A chunk with text."""
+        return self._chunk({"content": piece.text}, _chat_logprobs(piece))
+
+    def last(self, end: End) -> Json:
+        """The chunk that says why it ended."""
+        return self._chunk({}, finish_reason=end.finish_reason)
+
+    def usage(self, usage: Usage) -> Json:
+        """The chunk with the usage, which has no choices."""
+        return self._object(self.CHUNK_KIND, []) | {"usage": _usage(usage)}
+
+    def _chunk(
+        self, delta: Json, logprobs: Json | None = None, finish_reason: str | None = None
+    ) -> Json:
+        choice = {
+            "index": 0,
+            "delta": delta,
+            "logprobs": logprobs,
+            "finish_reason": finish_reason,
+        }
+        return self._object(self.CHUNK_KIND, [choice])
+
+
+class CompletionShape(_Head):
+    """`text_completion`, whose chunks have the same kind."""
+
+    KIND = "text_completion"
+
+    def whole(self, piece: Piece | None, end: End) -> Json:
+        """The answer in one piece."""
+        return self._chunk(piece, 0, end.finish_reason) | {"usage": _usage(end.usage)}
+
+    def first(self) -> None:
+        """Nothing comes before the text."""
+
+    def delta(self, piece: Piece, at: int, /) -> Json:
+        """A chunk with text."""
+        return self._chunk(piece, at)
+
+    def last(self, end: End) -> Json:
+        """The chunk that says why it ended."""
+        return self._chunk(None, 0, end.finish_reason)
+
+    def usage(self, usage: Usage) -> Json:
+        """The chunk with the usage, which has no choices."""
+        return self._object(self.KIND, []) | {"usage": _usage(usage)}
+
+    def _chunk(self, piece: Piece | None, at: int, finish_reason: str | None = None) -> Json:
+        choice = {
+            "index": 0,
+            "text": piece.text if piece else "",
+            "logprobs": _completion_logprobs(piece, at),
+            "finish_reason": finish_reason,
+        }
+        return self._object(self.KIND, [choice])
+
+
+# ---------------------------------------------------------------- log-probabilities
+
+
+def _chat_entry(entry: TokenLogprob) -> Json:
+    return {"token": entry.token, "logprob": entry.logprob, "bytes": list(entry.bytes)}
+
+
+def _chat_logprobs(piece: Piece | None) -> Json | None:
+    if piece is None or not piece.logprobs:
+        return None
+    content = [
+        _chat_entry(entry) | {"top_logprobs": [_chat_entry(top) for top in entry.top]}
+        for entry in piece.logprobs
+    ]
+    return {"content": content, "refusal": None}
+
+
+def _completion_logprobs(piece: Piece | None, at: int) -> Json | None:
+    if piece is None or not piece.logprobs:
+        return None
+    entries = piece.logprobs
+    return {
+        "tokens": [entry.token for entry in entries],
+        "token_logprobs": [entry.logprob for entry in entries],
+        "top_logprobs": [{top.token: top.logprob for top in entry.top} for entry in entries],
+        "text_offset": _text_offsets(entries, at),
+    }
+
+
+def _text_offsets(entries: Sequence[TokenLogprob], at: int) -> list[int]:
+    """Where each token's text begins, in characters as OpenAI counts them."""
+    offsets = []
+    for entry in entries:
+        offsets.append(at)
+        at += len(entry.token)
+    return offsets

@@ -1,0 +1,189 @@
+"""OpenAI's API on HTTP, and the tenant's usage (contract §6)."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from fastapi import APIRouter
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from gateway.auth import Principal, Refusal
+from gateway.deps import GatewayDeps
+from gateway.http_errors import REQUEST_ID_HEADER, error_response, refusal_response, request_id
+from gateway.openai.account import Caller
+from gateway.openai.answers import AnswerShape, ChatShape, CompletionShape
+from gateway.openai.run import CREDIT_TOKENS, Generation
+from gateway.openai.schema import Asked, read_chat, read_completion
+from gateway.openai.sse import GenerationResponse
+from gateway.openai.usage import usage_of
+from seedance.protocol.errors import ErrorCode, SeedanceError
+from seedance.protocol.request import bad_field
+
+__all__ = ["BODY_BYTES_MAX", "openai_routes"]
+
+# As a client message on a WebSocket (§1).
+BODY_BYTES_MAX = 1024 * 1024
+CANARY_HEADER = "X-Canary"
+TRACEPARENT_HEADER = "traceparent"
+
+Answer = Callable[[Request, Principal, dict[str, str]], Awaitable[Response]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Face:
+    """One of OpenAI's two ways to ask for text."""
+
+    operation: str
+    id_prefix: str
+    read: Callable[[bytes, Mapping[str, str]], Asked]
+    shape: Callable[[str, int, str], AnswerShape]
+
+
+_CHAT = _Face("chat", "chatcmpl-", read_chat, ChatShape)
+_COMPLETION = _Face("text_completion", "cmpl-", read_completion, CompletionShape)
+
+
+class _TooLargeError(Exception):
+    """The body exceeds `BODY_BYTES_MAX`."""
+
+
+def openai_routes(deps: GatewayDeps) -> APIRouter:
+    """`/v1/chat/completions`, `/v1/completions`, `/v1/models`, `/v1/usage`."""
+    router = APIRouter()
+
+    @router.post("/v1/chat/completions")
+    async def chat(request: Request) -> Response:
+        return await _guarded(deps, request, _generate(deps, _CHAT))
+
+    @router.post("/v1/completions")
+    async def completions(request: Request) -> Response:
+        return await _guarded(deps, request, _generate(deps, _COMPLETION))
+
+    @router.get("/v1/models")
+    async def models(request: Request) -> Response:
+        return await _guarded(deps, request, _models(deps))
+
+    @router.get("/v1/models/{model:path}")
+    async def model_by_name(request: Request, model: str) -> Response:
+        return await _guarded(deps, request, _model(deps, model))
+
+    @router.get("/v1/usage")
+    async def usage(request: Request) -> Response:
+        return await _guarded(deps, request, _usage(deps))
+
+    return router
+
+
+async def _guarded(deps: GatewayDeps, request: Request, answer: Answer) -> Response:
+    """Answer who may ask; every error has OpenAI's shape, every answer a request id."""
+    headers = {REQUEST_ID_HEADER: request_id(request.headers)}
+    principal = deps.authenticator.request(request.headers, request.query_params)
+    if isinstance(principal, Refusal):
+        deps.metrics.rejected.labels(ErrorCode.UNAUTHORIZED.value).inc()
+        return refusal_response(principal, headers)
+    try:
+        return await answer(request, principal, headers)
+    except SeedanceError as error:
+        deps.metrics.rejected.labels(error.code.value).inc()
+        return error_response(error, headers)
+    except _TooLargeError:
+        deps.metrics.rejected.labels(ErrorCode.BAD_REQUEST.value).inc()
+        message = f"the body must be at most {BODY_BYTES_MAX} bytes"
+        too_large = SeedanceError(ErrorCode.BAD_REQUEST, message)
+        return error_response(too_large, headers, status=413)
+    except ClientDisconnect:
+        return Response(status_code=400)  # nobody is there to read it
+
+
+async def _body(request: Request) -> bytes:
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > BODY_BYTES_MAX:
+            raise _TooLargeError
+    return bytes(body)
+
+
+def _json(body: Any, headers: Mapping[str, str]) -> Response:
+    return Response(msgspec.json.encode(body), headers=dict(headers), media_type="application/json")
+
+
+# ---------------------------------------------------------------- text
+
+
+def _generate(deps: GatewayDeps, face: _Face) -> Answer:
+    async def answer(request: Request, principal: Principal, headers: dict[str, str]) -> Response:
+        asked = face.read(await _body(request), request.headers)
+        caller = Caller(
+            tenant=principal.tenant,
+            affinity=_affinity(request, principal, asked),
+            operation=face.operation,
+            canary=request.headers.get(CANARY_HEADER, "").lower() == "true",
+            traceparent=request.headers.get(TRACEPARENT_HEADER),
+        )
+        credit = CREDIT_TOKENS if asked.stream else None
+        generation = Generation(deps, asked.request, caller, credit=credit)
+        created_s = deps.clock.wall_ms() // 1000
+        answer_id = face.id_prefix + secrets.token_hex(12)
+
+        def shape(model: str) -> AnswerShape:
+            return face.shape(answer_id, created_s, model)
+
+        return GenerationResponse(generation, asked, shape, headers)
+
+    return answer
+
+
+def _affinity(request: Request, principal: Principal, asked: Asked) -> str:
+    """Whom the router's rule keeps on one instance, where the prefix cache is warm."""
+    user = principal.user or asked.user
+    if user is not None:
+        return f"{principal.tenant}/{user}"
+    address = request.client.host if request.client else ""
+    origin = f"{address}|{request.headers.get('user-agent', '')}"
+    return hashlib.sha256(origin.encode()).hexdigest()[:16]
+
+
+# ---------------------------------------------------------------- questions
+
+
+def _model_object(name: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "seedance"}
+
+
+def _models(deps: GatewayDeps) -> Answer:
+    async def answer(_: Request, _principal: Principal, headers: dict[str, str]) -> Response:
+        data = [_model_object(name) for name in deps.upstream.models()]
+        return _json({"object": "list", "data": data}, headers)
+
+    return answer
+
+
+def _model(deps: GatewayDeps, name: str) -> Answer:
+    async def answer(_: Request, _principal: Principal, headers: dict[str, str]) -> Response:
+        if name not in deps.upstream.models():
+            raise SeedanceError(ErrorCode.MODEL_NOT_FOUND, "no such model is served", field="model")
+        return _json(_model_object(name), headers)
+
+    return answer
+
+
+def _usage(deps: GatewayDeps) -> Answer:
+    async def answer(request: Request, principal: Principal, headers: dict[str, str]) -> Response:
+        bounds = [_milliseconds(request, name) for name in ("from_ms", "until_ms")]
+        return _json(await usage_of(deps.settings, principal.tenant, *bounds), headers)
+
+    return answer
+
+
+def _milliseconds(request: Request, name: str) -> int:
+    text = request.query_params.get(name, "0")
+    if not (text.isascii() and text.isdigit() and int(text) < 2**63):
+        raise bad_field(name, "Unix milliseconds")
+    return int(text)

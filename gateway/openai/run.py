@@ -1,0 +1,290 @@
+"""One generation on behalf of an HTTP request.
+
+The listener keeps one merging slot, a `TextBuffer`: whatever an instance sends between two looks of
+the reader becomes one piece, and credit bounds how much that can be. When the call to the instance
+breaks, the reader re-opens the generation elsewhere with every token id it has as forced prefix,
+so that the text goes on exactly; nothing is counted twice, because tokens are counted by index.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from dataclasses import dataclass, replace
+
+from gateway.deps import GatewayDeps
+from gateway.openai.account import Account, Caller
+from gateway.upstream.base import (
+    NoInstanceError,
+    Open,
+    StreamHandle,
+    UpstreamAccepted,
+    UpstreamTokens,
+    Where,
+)
+from mesh.telemetry.names import Span
+from seedance.protocol.errors import ErrorCode, SeedanceError
+from seedance.protocol.frames import Timing, Usage
+from seedance.protocol.request import GenerateRequest
+from seedance.protocol.text import Piece, TextBuffer, TextGapError
+
+__all__ = ["CREDIT_TOKENS", "End", "Generation"]
+
+# Most tokens that wait for a reader who is slow; below it the engine is never held back.
+CREDIT_TOKENS = 128
+# Before each attempt to go on elsewhere. At first another instance; later the lost one may be back.
+REOPEN_DELAYS_S = (0.0, 0.25, 0.5, 1.0, 2.0)
+# How long a cancelled generation's last word is waited for; it carries the exact usage.
+CANCEL_WAIT_S = 2.0
+
+# The same request may do well on another instance.
+_TRY_ELSEWHERE = (ErrorCode.UNAVAILABLE,)
+# And a continuation must not die of a full queue.
+_TRY_ELSEWHERE_AGAIN = (ErrorCode.UNAVAILABLE, ErrorCode.OVERLOADED)
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """It ended well: `stop` or `length`, with what is billed (§4.9)."""
+
+    finish_reason: str
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True)
+class _Lost:
+    """The call broke, or the instance sent us elsewhere with `error`."""
+
+    error: SeedanceError
+
+
+class Generation:
+    """Opens, reads, re-opens and closes one generation; the `StreamListener` of its stream.
+
+    `credit` None lets the engine run ahead of the reader (who wants the answer in one piece).
+    `open` first, then `next` until it returns an `End` or raises; `close` always.
+    """
+
+    def __init__(
+        self, deps: GatewayDeps, request: GenerateRequest, caller: Caller, *, credit: int | None
+    ) -> None:
+        self._deps = deps
+        self._caller = caller
+        self._request = _seeded(request)
+        self._credit = credit
+        self._granted = 0
+        self._account = Account(deps, request, caller)
+        self._text = TextBuffer()
+        self._handle: StreamHandle | None = None
+        self._epoch = 0
+        self._accepted: UpstreamAccepted | None = None
+        self._outcome: End | SeedanceError | _Lost | None = None
+        self._wake = asyncio.Event()
+        self._cancelling = False
+
+    # ------------------------------------------------------------ the reader
+
+    async def open(self) -> UpstreamAccepted:
+        """Start it on the instance of the router's choice; returns once it was taken.
+
+        Raises `SeedanceError`: nobody serves that, or the instance refused it.
+        """
+        self._open_on(self._choose(frozenset()))
+        while self._accepted is None:
+            await self._news()
+        return self._accepted
+
+    async def next(self) -> Piece | End:
+        """The next text, as soon as there is some, or the end. Raises `SeedanceError`."""
+        while True:
+            piece = self._take()
+            if piece is not None:
+                return piece
+            if isinstance(self._outcome, End):
+                return self._end(self._outcome)
+            await self._news()
+
+    async def whole(self) -> tuple[Piece | None, End]:
+        """All text at once, and the end. Raises `SeedanceError`."""
+        while not isinstance(self._outcome, End):
+            await self._news()
+        piece = self._take()
+        return piece, self._end(self._outcome)
+
+    async def close(self) -> None:
+        """Cancel it unless it has ended, and write down what it cost."""
+        try:
+            if self._outcome is None and self._handle is not None:
+                self._cancelling = True
+                self._handle.cancel()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(CANCEL_WAIT_S):
+                        await self._settled()
+        finally:
+            self._account.close(self._text.framed_tokens, _reason(self._outcome))
+
+    def _take(self) -> Piece | None:
+        piece = self._text.take_all()
+        if piece is not None:
+            self._account.text_sent()
+            self._grant()
+        return piece
+
+    def _grant(self) -> None:
+        """Let the engine be `credit` tokens ahead of the reader, told in steps of a quarter.
+
+        Tokens without text of their own (half a code point) wait for nobody and hold nothing back.
+        """
+        if self._credit is None or self._handle is None:
+            return
+        ahead = len(self._text.token_ids) - self._text.waiting_tokens + self._credit
+        if ahead - self._granted >= max(1, self._credit // 4):
+            self._handle.add_credit(ahead - self._granted)
+            self._granted = ahead
+
+    def _end(self, end: End) -> End:
+        usage = replace(end.usage, completion_tokens=self._text.framed_tokens)
+        return replace(end, usage=usage)
+
+    async def _news(self) -> None:
+        """Wait until something happened; go on elsewhere if that is what it takes."""
+        if self._outcome is None:
+            self._wake.clear()
+            await self._wake.wait()
+        if isinstance(self._outcome, _Lost):
+            await self._reopen(self._outcome)
+        elif isinstance(self._outcome, SeedanceError):
+            raise self._outcome
+
+    async def _settled(self) -> None:
+        while self._outcome is None:
+            self._wake.clear()
+            await self._wake.wait()
+
+    # ------------------------------------------------------------ instances
+
+    def _choose(self, exclude: frozenset[str]) -> str:
+        span = self._deps.tracing.start(Span.ROUTE, self._account.traceparent, hop="router")
+        where = Where(
+            user=self._caller.affinity,
+            model=self._request.model,
+            exclude=exclude,
+            canary=self._caller.canary,
+        )
+        try:
+            instance = self._deps.upstream.choose(where)
+        except NoInstanceError as error:
+            span.end(error=error.code.value)
+            raise
+        span.end()
+        return instance
+
+    def _open_on(self, instance: str) -> None:
+        self._epoch += 1
+        self._outcome = None
+        credit = None
+        if self._credit is not None:
+            credit = max(1, self._credit - self._text.waiting_tokens)
+            self._granted = len(self._text.token_ids) + credit
+        spec = Open(
+            generation=self._account.generation,
+            epoch=self._epoch,
+            request=self._request,
+            tenant=self._caller.tenant,
+            forced_prefix=tuple(self._text.token_ids),
+            traceparent=self._account.traceparent,
+            credit=credit,
+        )
+        self._handle = self._deps.upstream.open(instance, spec, self)
+
+    async def _reopen(self, lost: _Lost) -> None:
+        """Continue on another instance, or on the lost one once it is back.
+
+        Raises the error that lost the call when all attempts of this generation are used up.
+        """
+        exclude = frozenset({self._handle.instance}) if self._handle else frozenset[str]()
+        while self._epoch <= len(REOPEN_DELAYS_S):
+            await asyncio.sleep(REOPEN_DELAYS_S[self._epoch - 1])
+            try:
+                self._open_on(self._choose(exclude))
+            except NoInstanceError:
+                exclude = frozenset()
+                self._epoch += 1
+            else:
+                return
+        self._outcome = lost.error
+        raise lost.error
+
+    # ------------------------------------------------------------ the instance's words
+
+    def on_accepted(self, accepted: UpstreamAccepted) -> None:
+        """The instance has taken it."""
+        if self._accepted is None:
+            self._accepted = accepted
+        self._account.accepted(accepted)
+        self._wake.set()
+
+    def on_tokens(self, tokens: UpstreamTokens) -> None:
+        """Tokens arrived; what the reader has not taken yet is merged with them."""
+        if self._outcome is not None:
+            return
+        try:
+            self._text.receive(tokens)
+        except TextGapError:
+            if self._handle is not None:
+                self._handle.abandon()
+            self.on_broken()
+            return
+        self._grant()
+        if self._text.pending:
+            self._wake.set()
+
+    def on_done(self, finish_reason: str, usage: Usage, _timing: Timing) -> None:
+        """It ended well."""
+        self._account.computed(usage)
+        if finish_reason == "cancelled" and not self._cancelling:
+            # Ended over there without a word from us: this must not look like an end (CASES 67).
+            self._finish(_gone("the generation was ended by its instance"))
+        else:
+            self._finish(End(finish_reason, self._account.usage))
+
+    def on_error(self, error: SeedanceError, usage: Usage | None) -> None:
+        """The instance refused or failed it."""
+        if usage is not None:
+            self._account.computed(usage)
+        retried = _TRY_ELSEWHERE if self._accepted is None else _TRY_ELSEWHERE_AGAIN
+        self._finish(_Lost(error) if error.code in retried else error)
+
+    def on_broken(self) -> None:
+        """The call broke."""
+        self._finish(_Lost(_gone("the instance is away and no other could go on")))
+
+    def _finish(self, outcome: End | SeedanceError | _Lost) -> None:
+        if self._outcome is None:
+            self._outcome = outcome
+        # HTTP does not resume: the instance may forget it at once.
+        if self._handle is not None and not isinstance(outcome, _Lost):
+            self._handle.release()
+        self._wake.set()
+
+
+def _seeded(request: GenerateRequest) -> GenerateRequest:
+    """The request with a seed, so that a continuation says what the first instance would have."""
+    if request.sampling.seed is not None:
+        return request
+    return replace(request, sampling=replace(request.sampling, seed=secrets.randbits(63)))
+
+
+def _gone(message: str) -> SeedanceError:
+    return SeedanceError(ErrorCode.UNAVAILABLE, message, retry_after_ms=1000)
+
+
+def _reason(outcome: End | SeedanceError | _Lost | None) -> str:
+    match outcome:
+        case End(finish_reason):
+            return finish_reason
+        case SeedanceError():
+            return "error"
+        case _:
+            return "cancelled"

@@ -1,0 +1,272 @@
+"""What OpenAI-shaped bodies ask for: strict on what is known, deaf to what is not.
+
+`null` means "left out" for every optional field, as OpenAI's own clients send it. Nothing is
+silently done otherwise than asked: what is not served (`n` above 1, tools, JSON mode) is refused by
+name. Two choices of ours, for one behaviour on every way into the mesh: without `max_tokens` an
+answer may fill the context, also on `/v1/completions`; text parts are joined as they stand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from seedance.protocol import json_fields as fields
+from seedance.protocol.errors import ErrorCode, ProtocolFault, SeedanceError
+from seedance.protocol.request import (
+    LIMITS,
+    ChatMessage,
+    GenerateRequest,
+    Sampling,
+    bad_field,
+    check_request,
+)
+
+__all__ = ["EXPECTED_TOKENS_HEADER", "MAX_LATENCY_HEADER", "Asked", "read_chat", "read_completion"]
+
+EXPECTED_TOKENS_HEADER = "X-Expected-Tokens"
+MAX_LATENCY_HEADER = "X-Max-Latency"
+
+# OpenAI's own word for `system` on newer models.
+_DEVELOPER_ROLE = "developer"
+_SEED_MASK = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A generation, and how to answer it.
+
+    `names` says what the client calls a field of the request, where that differs: a refusal that
+    comes from further in is translated with it.
+    """
+
+    request: GenerateRequest
+    stream: bool = False
+    include_usage: bool = False
+    user: str | None = None
+    names: Mapping[str, str] = field(default_factory=dict)
+
+    def in_clients_words(self, error: SeedanceError) -> SeedanceError:
+        """The error, with the client's name for the field at fault."""
+        name = self.names.get(error.field or "")
+        if name is None:
+            return error
+        message = error.message.replace(f"`{error.field}`", f"`{name}`")
+        return SeedanceError(error.code, message, field=name, retry_after_ms=error.retry_after_ms)
+
+
+# ---------------------------------------------------------------- readers of one field
+
+
+def _object(path: str, value: Any) -> dict[str, Any]:
+    # Not `fields.record`: OpenAI's clients get away with a key given twice, the last one counts.
+    if not isinstance(value, dict):
+        raise bad_field(path, "an object")
+    return value
+
+
+def _part(path: str, value: Any) -> str:
+    part = _object(path, value)
+    fields.required(part, "type", fields.choice("text"), f"{path}.")
+    return str(fields.required(part, "text", fields.text, f"{path}."))
+
+
+def _content(path: str, value: Any) -> str:
+    if isinstance(value, str):
+        return fields.text(path, value)
+    if not isinstance(value, list) or not value:
+        raise bad_field(path, "a string or a list of text parts")
+    return "".join(fields.items(_part)(path, value))
+
+
+def _role(path: str, value: Any) -> str:
+    role = fields.text(path, value)
+    return "system" if role == _DEVELOPER_ROLE else role
+
+
+def _message(path: str, value: Any) -> ChatMessage:
+    message = _object(path, value)
+    return ChatMessage(
+        role=fields.required(message, "role", _role, f"{path}."),
+        content=fields.required(message, "content", _content, f"{path}."),
+    )
+
+
+def _stop(path: str, value: Any) -> tuple[str, ...]:
+    if isinstance(value, str):
+        return (fields.text(path, value),)
+    if not isinstance(value, list):
+        raise bad_field(path, "a string or a list of strings")
+    return tuple(fields.items(fields.text)(path, value))
+
+
+def _logit_bias(path: str, value: Any) -> dict[int, float]:
+    biases = {}
+    for key, bias in _object(path, value).items():
+        if not (key.isascii() and key.isdigit() and len(key) <= 10):  # noqa: PLR2004 - of 2**31
+            raise bad_field(path, "an object whose keys are token ids")
+        biases[int(key)] = fields.number(f"{path}.{key}", bias)
+    return biases
+
+
+def _seed(path: str, value: Any) -> int:
+    # OpenAI allows the whole signed range; the mesh knows seeds from 0 on.
+    return fields.integer(path, value) & _SEED_MASK
+
+
+def _token_id(path: str, value: Any) -> int:
+    if not 0 <= fields.integer(path, value) <= LIMITS.tokens_max:
+        raise bad_field(path, "a token id")
+    return int(value)
+
+
+def _prompt(path: str, value: Any) -> str | tuple[int, ...]:
+    if isinstance(value, str):
+        return fields.text(path, value)
+    if not isinstance(value, list) or not value:
+        raise bad_field(path, "a string or a list of token ids")
+    if isinstance(value[0], str | list):
+        if len(value) > 1:
+            raise bad_field(path, "one prompt per request")
+        return _prompt(f"{path}[0]", value[0])
+    return tuple(fields.items(_token_id)(path, value))
+
+
+# ---------------------------------------------------------------- what is not served
+
+
+def _only(*allowed: Any) -> Callable[[str, Any], None]:
+    def check(path: str, value: Any) -> None:
+        if not any(type(value) is type(one) and value == one for one in allowed):
+            shown = " or ".join(str(one).lower() for one in allowed)
+            raise bad_field(path, f"{shown}: nothing else is served yet")
+
+    return check
+
+
+def _no_tools(path: str, value: Any) -> None:
+    if value != []:
+        raise bad_field(path, "left out: tools are not served yet")
+
+
+def _plain_text(path: str, value: Any) -> None:
+    fields.required(_object(path, value), "type", _only("text"), f"{path}.")
+
+
+_REFUSED: dict[str, fields.Reader] = {
+    "n": _only(1),
+    "best_of": _only(1),
+    "echo": _only(False),
+    "suffix": _only(""),
+    "tools": _no_tools,
+    "functions": _no_tools,
+    "tool_choice": _only("none", "auto"),
+    "response_format": _plain_text,
+}
+
+# ---------------------------------------------------------------- whole bodies
+
+_SAMPLING: dict[str, fields.Reader] = {
+    "temperature": fields.number,
+    "top_p": fields.number,
+    "top_k": fields.integer,
+    "min_p": fields.number,
+    "presence_penalty": fields.number,
+    "frequency_penalty": fields.number,
+    "repetition_penalty": fields.number,
+    "logit_bias": _logit_bias,
+    "seed": _seed,
+}
+_REQUEST: dict[str, fields.Reader] = {
+    "model": fields.text,
+    "max_tokens": fields.integer,
+    "min_tokens": fields.integer,
+    "stop": _stop,
+    "ignore_eos": fields.flag,
+    "priority": fields.integer,
+    "deadline_ms": fields.integer,
+}
+
+
+def _body(raw: bytes) -> dict[str, Any]:
+    try:
+        body = fields.parse_object(raw.decode())
+    except (ProtocolFault, UnicodeDecodeError):
+        raise SeedanceError(
+            ErrorCode.BAD_REQUEST, "the body must be one JSON object in UTF-8"
+        ) from None
+    return {name: value for name, value in body.items() if value is not None}
+
+
+def _header(headers: Mapping[str, str], name: str) -> int:
+    value = headers.get(name, "0")
+    if not (value.isascii() and value.isdigit() and len(value) <= 10):  # noqa: PLR2004 - of 2**31
+        raise bad_field(name, "an integer from 0")
+    return int(value)
+
+
+def _asked(
+    body: dict[str, Any],
+    headers: Mapping[str, str],
+    source: GenerateRequest,
+    logprobs: int | None,
+    names: dict[str, str],
+) -> Asked:
+    for name, check in _REFUSED.items():
+        if name in body:
+            check(name, body[name])
+    stream = "stream" in body and fields.flag("stream", body["stream"])
+    options = _object("stream_options", body.get("stream_options", {}))
+    include_usage = options.get("include_usage")
+    if options and not stream:
+        raise bad_field("stream_options", "left out when `stream` is not true")
+    names |= {"expected_tokens": EXPECTED_TOKENS_HEADER, "max_latency_ms": MAX_LATENCY_HEADER}
+    sampling = Sampling(logprobs=logprobs, **fields.read(body, _SAMPLING))
+    request = replace(
+        source,
+        sampling=sampling,
+        expected_tokens=_header(headers, EXPECTED_TOKENS_HEADER),
+        max_latency_ms=_header(headers, MAX_LATENCY_HEADER),
+        **fields.read(body, _REQUEST),
+    )
+    asked = Asked(
+        request,
+        stream=stream,
+        include_usage=include_usage is not None
+        and fields.flag("stream_options.include_usage", include_usage),
+        user=fields.text("user", body["user"]) if "user" in body else None,
+        names=names,
+    )
+    try:
+        check_request(request)
+    except SeedanceError as error:
+        raise asked.in_clients_words(error) from None
+    return asked
+
+
+def read_chat(raw: bytes, headers: Mapping[str, str]) -> Asked:
+    """The body of `POST /v1/chat/completions`. Raises `SeedanceError` naming the field at fault."""
+    body = _body(raw)
+    messages = fields.required(body, "messages", fields.items(_message))
+    names = {"logprobs": "top_logprobs"}
+    if "max_completion_tokens" in body:  # the newer word wins over `max_tokens`
+        body["max_tokens"] = fields.integer("max_completion_tokens", body["max_completion_tokens"])
+        names["max_tokens"] = "max_completion_tokens"
+    wanted = "logprobs" in body and fields.flag("logprobs", body["logprobs"])
+    top = fields.integer("top_logprobs", body["top_logprobs"]) if "top_logprobs" in body else 0
+    if top and not wanted:
+        raise bad_field("top_logprobs", "left out when `logprobs` is not true")
+    logprobs = top if wanted else None
+    return _asked(body, headers, GenerateRequest(messages=messages), logprobs, names)
+
+
+def read_completion(raw: bytes, headers: Mapping[str, str]) -> Asked:
+    """The body of `POST /v1/completions`. Raises `SeedanceError` naming the field at fault."""
+    body = _body(raw)
+    prompt = fields.required(body, "prompt", _prompt)
+    logprobs = fields.integer("logprobs", body["logprobs"]) if "logprobs" in body else None
+    if isinstance(prompt, str):
+        return _asked(body, headers, GenerateRequest(prompt=prompt), logprobs, {})
+    source = GenerateRequest(prompt_token_ids=prompt)
+    return _asked(body, headers, source, logprobs, {"prompt_token_ids": "prompt"})

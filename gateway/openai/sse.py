@@ -1,0 +1,138 @@
+"""Answers as ASGI responses: a stream of server-sent events, or one JSON object.
+
+Both watch the client while they work: one that goes away cancels its generation (§6, CASES 26).
+The status line waits until an instance has taken the request, so that a refusal has its own status
+and the headers can say what was adopted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from gateway.http_errors import error_body, error_response
+from gateway.openai.answers import AnswerShape
+from gateway.openai.run import End, Generation
+from gateway.openai.schema import Asked
+from gateway.upstream.base import UpstreamAccepted
+from seedance.protocol.errors import SeedanceError
+
+__all__ = ["ADOPTED_BATCH_HEADER", "TOKEN_QUOTA_HEADER", "GenerationResponse"]
+
+ADOPTED_BATCH_HEADER = "X-Adopted-Batch-Size"
+TOKEN_QUOTA_HEADER = "X-Token-Quota"  # noqa: S105 - a header's name
+
+Put = Callable[[bytes], Awaitable[None]]
+
+_DONE = b"data: [DONE]\n\n"
+_SSE_HEADERS = {
+    "content-type": "text/event-stream; charset=utf-8",
+    "cache-control": "no-cache",
+    "x-accel-buffering": "no",  # a proxy in front must not hold text back
+}
+
+
+def _event(body: Mapping[str, Any]) -> bytes:
+    return b"data: " + msgspec.json.encode(body) + b"\n\n"
+
+
+class GenerationResponse(Response):
+    """Runs a generation while it is sent.
+
+    `shape` makes the answer's form for the model that took it; `headers` go on every answer, also
+    on a refusal.
+    """
+
+    def __init__(
+        self,
+        generation: Generation,
+        asked: Asked,
+        shape: Callable[[str], AnswerShape],
+        headers: Mapping[str, str],
+    ) -> None:
+        self.background = None
+        self._generation = generation
+        self._asked = asked
+        self._shape = shape
+        self._common = dict(headers)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer, and whatever happens, close the generation."""
+        try:
+            await _while_connected(receive, self._answer(scope, receive, send))
+        finally:
+            await self._generation.close()
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            accepted = await self._generation.open()
+            headers = self._common | _adopted(accepted)
+            shape = self._shape(accepted.model)
+            if self._asked.stream:
+                await self._stream(send, headers, shape)
+                return
+            piece, end = await self._generation.whole()
+        except SeedanceError as error:
+            refusal = error_response(self._asked.in_clients_words(error), self._common)
+            await refusal(scope, receive, send)
+        else:
+            body = msgspec.json.encode(shape.whole(piece, end))
+            answer = Response(body, headers=headers, media_type="application/json")
+            await answer(scope, receive, send)
+
+    async def _stream(self, send: Send, headers: dict[str, str], shape: AnswerShape) -> None:
+        raw = [(k.encode(), v.encode()) for k, v in (headers | _SSE_HEADERS).items()]
+        await send({"type": "http.response.start", "status": 200, "headers": raw})
+
+        async def put(event: bytes, *, more: bool = True) -> None:
+            await send({"type": "http.response.body", "body": event, "more_body": more})
+
+        first = shape.first()
+        if first is not None:
+            await put(_event(first))
+        try:
+            end = await self._pieces(put, shape)
+        except SeedanceError as error:
+            # The status line is gone: an error event, and no [DONE], says that this is no end.
+            await put(_event(error_body(self._asked.in_clients_words(error))), more=False)
+            return
+        await put(_event(shape.last(end)))
+        if self._asked.include_usage:
+            await put(_event(shape.usage(end.usage)))
+        await put(_DONE, more=False)
+
+    async def _pieces(self, put: Put, shape: AnswerShape) -> End:
+        characters = 0
+        while True:
+            piece = await self._generation.next()
+            if isinstance(piece, End):
+                return piece
+            await put(_event(shape.delta(piece, characters)))
+            characters += len(piece.text)
+
+
+def _adopted(accepted: UpstreamAccepted) -> dict[str, str]:
+    return {
+        ADOPTED_BATCH_HEADER: str(accepted.adopted_batch_size),
+        TOKEN_QUOTA_HEADER: str(accepted.token_quota),
+    }
+
+
+async def _while_connected(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
+    """Run `work`; cancel it when the client goes away."""
+    async with asyncio.TaskGroup() as tasks:
+        working = tasks.create_task(work)
+        watching = tasks.create_task(_client_gone(receive))
+        await asyncio.wait((working, watching), return_when=asyncio.FIRST_COMPLETED)
+        working.cancel()
+        watching.cancel()
+
+
+async def _client_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

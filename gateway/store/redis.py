@@ -1,0 +1,287 @@
+"""The session store in Redis or Valkey.
+
+A session's write is one script call, atomic and fenced; a commit sends all sessions' calls in one
+go. Time is the server's. Nothing is tried twice here: a write whose answer was lost may have
+happened, and the owner then writes everything anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import math
+import secrets
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+from hiredis import pack_command
+from redis.asyncio.connection import AbstractConnection
+from redis.exceptions import NoScriptError, RedisError, ResponseError
+
+from gateway.store.base import (
+    KEEP_S,
+    OWNER_SILENCE_S,
+    SESSION_ID,
+    SWEEP_RETRY_S,
+    CommitResult,
+    SessionWrite,
+    StoredSession,
+    StoreUnavailableError,
+    UsageEvent,
+)
+from gateway.store.codec import SCRIPTS, Argument, commit_arguments, read_claimed, session_key
+from mesh.clock import Clock
+from mesh.store import COMMAND_TIMEOUT_S, USAGE_PAYLOAD_FIELD, USAGE_STREAM, open_store
+
+__all__ = ["RedisStore"]
+
+_log = logging.getLogger("gateway.store")
+
+# A store that is back holds what it held when it went; owners write their sessions anew within
+# this time, and until then nothing that it says about sessions is believed (§4.8).
+SETTLE_S = 5.0
+# Deadlines are spread over several keys, so that a cluster's nodes share them.
+DEADLINE_SHARDS = 8
+# Usage events wait here while metering is away; about this many are kept.
+USAGE_EVENTS_MAX = 1_000_000
+
+_GENERATION_KEY = "seedance:generation"
+_SHA = {name: hashlib.sha1(text.encode()).hexdigest() for name, text in SCRIPTS.items()}  # noqa: S324 - the server's own name for a script
+_FENCED, _MISSING = 1, 2
+
+Command = tuple[Argument, ...]
+Reply = Any
+
+
+def _script(name: str, key: str, arguments: Sequence[Argument]) -> Command:
+    return ("EVALSHA", _SHA[name], 1, key, *arguments)
+
+
+def _deadlines_key(shard: int) -> str:
+    return f"seedance:deadlines:{shard}"
+
+
+def _ticket_key(ticket: str) -> bytes:
+    # A client may send anything as its ticket, also what has no encoding (CASES 20).
+    return b"seedance:ticket:" + ticket.encode(errors="surrogatepass")
+
+
+def _shard_of(session: str) -> int:
+    return zlib.crc32(session.encode()) % DEADLINE_SHARDS
+
+
+class RedisStore:
+    """`SessionStore` on a server at `url`; `resume_ttl_s` is a session's time without a connection.
+
+    `settle_s`: how long a store that was away, or has lost its data, is not believed.
+    """
+
+    def __init__(
+        self, url: str, clock: Clock, resume_ttl_s: float, settle_s: float = SETTLE_S
+    ) -> None:
+        self._redis = open_store(url)
+        self._clock = clock
+        self._resume_ttl_s = resume_ttl_s
+        self._settle_s = settle_s
+        self._away = False
+        self._mark = ""
+        self._believed_from = clock.monotonic()
+
+    async def commit(self, writes: Sequence[SessionWrite]) -> CommitResult:
+        """Write all in one round trip; see the base."""
+        commands = [
+            _script("commit", session_key(w.session), commit_arguments(w, self._resume_ttl_s))
+            for w in writes
+        ]
+        replies = await self._run([*commands, *self._watch_commands(writes)])
+        verdicts = list(zip(writes, replies, strict=False))
+        return CommitResult(
+            fenced=frozenset(w.session for w, reply in verdicts if reply == _FENCED),
+            missing=frozenset(w.session for w, reply in verdicts if reply == _MISSING),
+        )
+
+    async def claim(self, session: str, token_hash: str) -> StoredSession | None:
+        """Become the owner; see the base."""
+        if not SESSION_ID.fullmatch(session):
+            return None
+        await self._settled()
+        reply = await self._claim("resume", session, token_hash)
+        if reply[0] == b"denied":
+            raise PermissionError
+        if reply[0] == b"gone":
+            await self._sure_it_is_gone()
+            return None
+        return read_claimed(session, *reply[1:])
+
+    async def epoch_of(self, session: str) -> int | None:
+        """The owner's epoch; see the base."""
+        if not SESSION_ID.fullmatch(session):
+            return None
+        await self._settled()
+        ((epoch, gone),) = await self._run([("HMGET", session_key(session), "epoch", "gone")])
+        if epoch is None or gone is not None:
+            await self._sure_it_is_gone()
+            return None
+        return int(epoch)
+
+    async def sweep(self, limit: int) -> list[StoredSession]:
+        """Claim sessions past their deadline; see the base."""
+        await self._settled()
+        swept: list[StoredSession] = []
+        for shard in range(DEADLINE_SHARDS):
+            if len(swept) < limit:
+                swept += await self._sweep_shard(shard, limit - len(swept))
+        return swept
+
+    async def delete(self, session: str, epoch: int) -> None:
+        """Forget a session; see the base."""
+        await self.commit([SessionWrite(session, epoch, closed=True)])
+
+    async def add_usage(self, events: Sequence[UsageEvent]) -> None:
+        """Append to the usage stream; see the base."""
+        head = ("XADD", USAGE_STREAM, "MAXLEN", "~", USAGE_EVENTS_MAX, "*")
+        await self._run(
+            [(*head, "id", event.id, USAGE_PAYLOAD_FIELD, event.payload) for event in events]
+        )
+
+    async def put_ticket(self, ticket: str, value: bytes, ttl_s: float) -> None:
+        """Keep a ticket; see the base."""
+        await self._run([("SET", _ticket_key(ticket), value, "PX", round(ttl_s * 1000))])
+
+    async def take_ticket(self, ticket: str) -> bytes | None:
+        """Use a ticket; see the base."""
+        (value,) = await self._run([("GETDEL", _ticket_key(ticket))])
+        return value if isinstance(value, bytes) else None
+
+    async def generation_mark(self) -> str:
+        """The server's mark, made when absent; see the base."""
+        made, mark = await self._run(
+            [("SET", _GENERATION_KEY, secrets.token_hex(8), "NX"), ("GET", _GENERATION_KEY)]
+        )
+        if made or (self._mark and self._mark != mark.decode()):
+            self._distrust()
+        self._mark = mark.decode()
+        return self._mark
+
+    async def close(self) -> None:
+        """Give back connections."""
+        await self._redis.aclose()
+
+    # ------------------------------------------------------------ deadlines
+
+    def _watch_commands(self, writes: Sequence[SessionWrite]) -> list[Command]:
+        """When to look at sessions that are new or have lost their connection.
+
+        A later deadline needs no word: the sweep finds it in the session's hash and looks again.
+        """
+        shards: dict[int, list[Argument]] = {}
+        for write in writes:
+            if (write.created or write.detached) and not write.closed:
+                silence_s = 0.0 if write.detached else OWNER_SILENCE_S
+                due_ms = round((self._resume_ttl_s + silence_s) * 1000)
+                shards.setdefault(_shard_of(write.session), []).extend((write.session, due_ms))
+        return [_script("watch", _deadlines_key(s), args) for s, args in shards.items()]
+
+    async def _sweep_shard(self, shard: int, limit: int) -> list[StoredSession]:
+        key = _deadlines_key(shard)
+        (due,) = await self._run([_script("due", key, (limit, round(SWEEP_RETRY_S * 1000)))])
+        swept: list[StoredSession] = []
+        later: list[Command] = []
+        for session in (name.decode() for name in due):
+            reply = await self._claim("sweep", session, "")
+            if reply[0] == b"claimed":
+                swept.append(read_claimed(session, *reply[1:]))
+            elif reply[0] == b"later":
+                later.append(_script("watch", key, (session, reply[1])))
+            else:
+                later.append(("ZREM", key, session))
+        if later:
+            await self._run(later)
+        return swept
+
+    async def _claim(self, mode: str, session: str, token_hash: str) -> list[Reply]:
+        keep_ms = round((self._resume_ttl_s + KEEP_S) * 1000)
+        deadline_ms = round((self._resume_ttl_s + OWNER_SILENCE_S) * 1000)
+        arguments = (mode, token_hash, keep_ms, deadline_ms)
+        (reply,) = await self._run([_script("claim", session_key(session), arguments)])
+        return list(reply)
+
+    # ------------------------------------------------------------ the connection
+
+    async def _settled(self) -> None:
+        """Raise while the store is away, or back too recently to be believed."""
+        if self._away:
+            await self._run([("PING",)])
+        self._believe()
+
+    def _believe(self) -> None:
+        if self._clock.monotonic() < self._believed_from:
+            raise StoreUnavailableError("the store is back for too short a time")
+
+    def _distrust(self) -> None:
+        self._believed_from = self._clock.monotonic() + self._settle_s
+
+    async def _sure_it_is_gone(self) -> None:
+        """Raise when what the store does not have may have been lost with everything else."""
+        await self.generation_mark()
+        self._believe()
+
+    async def _run(self, commands: Sequence[Command]) -> list[Reply]:
+        """Send all commands in one write and read their replies.
+
+        Any fault of connection or server is `StoreUnavailableError`. Scripts that the server does
+        not have are loaded, and only the calls that it refused for that are made again.
+        """
+        try:
+            replies = await self._exchange(commands)
+            unknown = [i for i, r in enumerate(replies) if isinstance(r, NoScriptError)]
+            if unknown:
+                await self._exchange([("SCRIPT", "LOAD", text) for text in SCRIPTS.values()])
+                again = await self._exchange([commands[i] for i in unknown])
+                for i, reply in zip(unknown, again, strict=True):
+                    replies[i] = reply
+            for reply in replies:
+                if isinstance(reply, ResponseError):
+                    raise reply
+        except (RedisError, OSError) as error:
+            self._mark_away(error)
+            raise StoreUnavailableError(type(error).__name__) from error
+        self._mark_back()
+        return replies
+
+    async def _exchange(self, commands: Sequence[Command]) -> list[Reply]:
+        # Packed in C and written at once: a pipeline object costs several times as much per call.
+        packed = b"".join(pack_command(command) for command in commands)  # type: ignore[arg-type] # its stub knows no tuples of several
+        pool = self._redis.connection_pool
+        connection: AbstractConnection = await pool.get_connection()  # type: ignore[no-untyped-call]
+        try:
+            async with asyncio.timeout(COMMAND_TIMEOUT_S):
+                await connection.send_packed_command(packed, check_health=False)
+                return [await _read(connection) for _ in commands]
+        except BaseException:
+            # Also when cancelled: replies that nobody read must not answer the next command.
+            await connection.disconnect(nowait=True)
+            raise
+        finally:
+            await pool.release(connection)
+
+    def _mark_away(self, error: Exception) -> None:
+        if not self._away:
+            _log.warning("the store is away: %s", type(error).__name__)
+        self._away = True
+
+    def _mark_back(self) -> None:
+        if self._away:
+            _log.warning("the store is back")
+            self._away = False
+            self._distrust()
+
+
+async def _read(connection: AbstractConnection) -> Reply:
+    try:
+        # One timeout bounds the whole exchange; one for each reply costs as much as the reply.
+        return await connection.read_response(timeout=math.inf)
+    except ResponseError as error:
+        return error

@@ -1,0 +1,120 @@
+"""A connection to one instance: probed, then used by one shared call, then probed again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+
+import grpc
+import grpc.aio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from gateway.upstream.backoff import Backoff
+from gateway.upstream.base import Attach, Open, PressureLevel, StreamListener
+from gateway.upstream.call import Metadata, SharedCall
+from gateway.upstream.streams import Handle
+from mesh.clock import Clock
+from mesh.rpc.channel import open_channel
+
+__all__ = ["Link", "LinkState"]
+
+PROBE_TIMEOUT_S = 2.0
+# A connection that did not live this long does not count as recovery.
+STABLE_S = 5.0
+
+
+class LinkState(Enum):
+    """A link's life."""
+
+    PROBING = "probing"  # not usable: connecting, or waiting to
+    READY = "ready"
+    CLOSED = "closed"
+
+
+_NEXT = {
+    LinkState.PROBING: {LinkState.READY, LinkState.CLOSED},
+    LinkState.READY: {LinkState.PROBING, LinkState.CLOSED},
+    LinkState.CLOSED: set[LinkState](),
+}
+
+
+class Link:
+    """One connection. `run` probes, serves and reconnects until it is cancelled.
+
+    `on_change` is called after each change of state.
+    """
+
+    def __init__(
+        self,
+        instance: str,
+        address: str,
+        metadata: Metadata,
+        clock: Clock,
+        on_change: Callable[[], None],
+    ) -> None:
+        self.address = address
+        self._instance = instance
+        self._metadata = metadata
+        self._clock = clock
+        self._on_change = on_change
+        self._state = LinkState.PROBING
+        self._call = SharedCall(instance)
+
+    @property
+    def ready(self) -> bool:
+        """Whether streams can be opened."""
+        return self._state is LinkState.READY
+
+    @property
+    def load(self) -> int:
+        """Live streams."""
+        return self._call.load
+
+    @property
+    def pressure(self) -> PressureLevel:
+        """What the instance asked for last."""
+        return self._call.pressure
+
+    def open(self, spec: Open | Attach, listener: StreamListener) -> Handle:
+        """Add a stream. Raises `SeedanceError` (`overloaded`)."""
+        return self._call.open(spec, listener)
+
+    async def run(self) -> None:
+        """Keep the connection until cancelled."""
+        backoff = Backoff()
+        try:
+            while True:
+                started = self._clock.monotonic()
+                async with open_channel(self.address) as channel:
+                    if await self._probe(channel):
+                        await self._serve(channel)
+                if self._clock.monotonic() - started > STABLE_S:
+                    backoff.reset()
+                await backoff.wait()
+        finally:
+            self._become(LinkState.CLOSED)
+
+    async def _probe(self, channel: grpc.aio.Channel) -> bool:
+        """Whether the instance answers and says that it serves."""
+        try:
+            answer = await health_pb2_grpc.HealthStub(channel).Check(
+                health_pb2.HealthCheckRequest(), timeout=PROBE_TIMEOUT_S, wait_for_ready=True
+            )
+        except grpc.aio.AioRpcError:
+            return False
+        return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
+
+    async def _serve(self, channel: grpc.aio.Channel) -> None:
+        self._become(LinkState.READY)
+        try:
+            await self._call.run(channel, self._metadata)
+        finally:
+            # Out of choice first: a stream that hears of the break looks for an instance at once.
+            self._become(LinkState.PROBING)
+            broken, self._call = self._call, SharedCall(self._instance)
+            broken.break_streams()
+
+    def _become(self, state: LinkState) -> None:
+        assert state in _NEXT[self._state], (self._state, state)  # noqa: S101 - our own bug
+        self._state = state
+        self._on_change()

@@ -1,0 +1,209 @@
+"""All instances as one thing: who they are, which of them is used, and the calls to them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+
+from gateway.upstream.base import (
+    Attach,
+    NoInstanceError,
+    Open,
+    PressureLevel,
+    StreamHandle,
+    StreamListener,
+    Where,
+)
+from gateway.upstream.call import Metadata
+from gateway.upstream.link import Link
+from gateway.upstream.membership import MembershipSource
+from mesh.clock import Clock
+from mesh.membership import Instance
+from mesh.rpc.channel import MESH_SECRET_KEY
+from router.policy.scoring import Choice, Outcome, RouteKey, choose_instance
+from seedance.protocol.errors import ErrorCode, SeedanceError
+
+__all__ = ["InstancePool"]
+
+METHOD = "Generate"
+RETRY_AFTER_MS = 500
+_LEVELS = (PressureLevel.NONE, PressureLevel.THROTTLE, PressureLevel.PAUSE)
+
+
+@dataclass(slots=True)
+class _Member:
+    """An instance and the links to it. `retired`: no member any more; its streams run on."""
+
+    instance: Instance
+    links: dict[Link, asyncio.Task[None]] = field(default_factory=dict)
+    retired: bool = False
+
+    @property
+    def usable(self) -> bool:
+        """Whether all links are up: one that broke says that the instance may be gone."""
+        return all(link.ready for link in self.links)
+
+    @property
+    def pressure(self) -> PressureLevel:
+        return max((link.pressure for link in self.links), key=_LEVELS.index)
+
+    @property
+    def streams(self) -> int:
+        return sum(link.load for link in self.links)
+
+
+class _NeverOpened:
+    """`StreamHandle` of a stream that no call took; its listener hears so at the next turn."""
+
+    def __init__(self, instance: str, tell: Callable[[], None]) -> None:
+        self._instance = instance
+        self._telling = asyncio.get_running_loop().call_soon(tell)
+
+    @property
+    def instance(self) -> str:
+        return self._instance
+
+    def add_credit(self, tokens: int) -> None:
+        """Nobody is there to use it."""
+
+    def cancel(self) -> None:
+        """There is nothing to end; the listener hears why."""
+
+    def release(self) -> None:
+        self._telling.cancel()
+
+    def abandon(self) -> None:
+        self._telling.cancel()
+
+
+class InstancePool:
+    """`Upstream` over gRPC. Everything happens on the event loop that runs `run`.
+
+    `calls` is how many shared calls are held to each instance.
+    """
+
+    def __init__(
+        self, source: MembershipSource, clock: Clock, *, mesh_secret: str = "", calls: int = 1
+    ) -> None:
+        self._source = source
+        self._clock = clock
+        self._calls = calls
+        self._metadata: Metadata = ((MESH_SECRET_KEY, mesh_secret),) if mesh_secret else ()
+        self._members: dict[str, _Member] = {}
+        self._retired: list[_Member] = []
+        self._tasks: asyncio.TaskGroup | None = None
+
+    async def run(self) -> None:
+        """Follow the membership and keep the links until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            await self._source.run(self._follow)
+
+    # ------------------------------------------------------------ choosing
+
+    def choose(self, where: Where) -> str:
+        """The instance's id by the router's rule; see the base."""
+        members = self._source.current()
+        unusable = {i.id for i in members if not self._usable(i.id)}
+        paused = {i for i, m in self._members.items() if m.pressure is PressureLevel.PAUSE}
+        choice = self._choose(members, where, where.exclude | unusable | paused)
+        if choice.instance is None and paused:
+            # Everybody is full: the one asked will say when to come again.
+            choice = self._choose(members, where, where.exclude | unusable)
+        if choice.instance is not None:
+            return choice.instance.id
+        if choice.outcome is Outcome.MODEL_UNKNOWN and members:
+            raise NoInstanceError(
+                ErrorCode.MODEL_NOT_FOUND,
+                "`model` must be one of " + ", ".join(self.models() or ["the served ones"]),
+                field="model",
+            )
+        raise NoInstanceError(
+            ErrorCode.UNAVAILABLE,
+            "no instance can take the request now",
+            retry_after_ms=RETRY_AFTER_MS,
+        )
+
+    def _choose(
+        self, members: Iterable[Instance], where: Where, exclude: frozenset[str] | set[str]
+    ) -> Choice:
+        key = RouteKey(where.user, METHOD, where.model, where.instance_class, frozenset(exclude))
+        return choose_instance(members, key)
+
+    def models(self) -> list[str]:
+        """Every name that is served now; see the base."""
+        return sorted({name for m in self._usable_members() for name in m.instance.models})
+
+    def ready(self) -> bool:
+        """At least one instance can take a stream; see the base."""
+        return any(not m.instance.draining for m in self._usable_members())
+
+    def pressure(self) -> PressureLevel:
+        """The lowest level any usable instance asks for; `PAUSE` when there is none."""
+        levels = (m.pressure for m in self._usable_members())
+        return min(levels, key=_LEVELS.index, default=PressureLevel.PAUSE)
+
+    def _usable(self, instance_id: str) -> bool:
+        member = self._members.get(instance_id)
+        return member is not None and member.usable
+
+    def _usable_members(self) -> list[_Member]:
+        return [m for m in self._members.values() if m.usable]
+
+    # ------------------------------------------------------------ streams
+
+    def open(self, instance: str, spec: Open, listener: StreamListener) -> StreamHandle:
+        """Send `open` down a shared call; see the base."""
+        return self._begin(instance, spec, listener)
+
+    def attach(self, instance: str, spec: Attach, listener: StreamListener) -> StreamHandle:
+        """Send `attach` down a shared call; see the base."""
+        return self._begin(instance, spec, listener)
+
+    def _begin(self, instance: str, spec: Open | Attach, listener: StreamListener) -> StreamHandle:
+        member = self._members.get(instance)
+        links = [link for link in member.links if link.ready] if member else []
+        if not links:
+            return _NeverOpened(instance, listener.on_broken)
+        try:
+            return min(links, key=lambda link: link.load).open(spec, listener)
+        except SeedanceError as error:
+            return _NeverOpened(instance, partial(listener.on_error, error, None))
+
+    # ------------------------------------------------------------ links
+
+    def _follow(self) -> None:
+        """Bring the links in line with the membership."""
+        current = {instance.id: instance for instance in self._source.current()}
+        for instance_id, member in list(self._members.items()):
+            instance = current.get(instance_id)
+            if instance is None or instance.address != member.instance.address:
+                self._retire(self._members.pop(instance_id))
+            else:
+                member.instance = instance
+        for instance in current.values():
+            if instance.id not in self._members:
+                self._members[instance.id] = self._connect(instance)
+        self._close_idle()
+
+    def _connect(self, instance: Instance) -> _Member:
+        assert self._tasks is not None  # noqa: S101 - only `run` leads here
+        member = _Member(instance)
+        for _ in range(self._calls):
+            link = Link(
+                instance.id, instance.address, self._metadata, self._clock, self._close_idle
+            )
+            member.links[link] = self._tasks.create_task(link.run())
+        return member
+
+    def _retire(self, member: _Member) -> None:
+        """Take nothing new to it; its links stay for as long as streams run on them."""
+        self._retired.append(member)
+
+    def _close_idle(self) -> None:
+        for member in [m for m in self._retired if not m.streams]:
+            self._retired.remove(member)
+            for task in member.links.values():
+                task.cancel()

@@ -1,0 +1,248 @@
+"""The streams of one shared call: what is to be sent for them, and who hears what arrives.
+
+No gRPC here: frames go into an outbox that the call empties, responses are handed in as they come.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from enum import Enum
+from typing import TypeVar
+
+from gateway.upstream.base import Attach, Open, PressureLevel, StreamListener
+from gateway.upstream.wire import (
+    accepted_from_pb,
+    attach_to_pb,
+    error_from_pb,
+    finish_reason_from_pb,
+    open_to_pb,
+    pressure_from_pb,
+    timing_from_pb,
+    tokens_from_pb,
+    usage_from_pb,
+)
+from seedance.protocol.errors import ErrorCode, SeedanceError
+from seedance.v2 import inference_pb2 as pb
+
+__all__ = ["CallStreams", "Handle"]
+
+_log = logging.getLogger("gateway.upstream")
+
+T = TypeVar("T")
+
+STREAM_ID_MAX = 2**32 - 1
+# Frames that wait for the transport. Credit is merged per stream and never counts; over this an
+# open is refused, because the instance does not take what it has been sent.
+OUTBOX_FRAMES_MAX = 4096
+REQUEST_BYTES_MAX = 2 * 1024 * 1024
+
+
+class _State(Enum):
+    """A stream's life at this end."""
+
+    LIVE = "live"
+    ENDED = "ended"  # done or failed; its generation is not released yet
+    FORGOTTEN = "forgotten"  # released, abandoned, or the call broke
+
+
+_NEXT = {
+    _State.LIVE: {_State.ENDED, _State.FORGOTTEN},
+    _State.ENDED: {_State.FORGOTTEN},
+    _State.FORGOTTEN: set[_State](),
+}
+
+
+class Handle:
+    """`StreamHandle` of one stream of one call."""
+
+    def __init__(
+        self, streams: CallStreams, stream_id: int, instance: str, listener: StreamListener
+    ) -> None:
+        self.stream_id = stream_id
+        self.listener = listener
+        self._streams = streams
+        self._instance = instance
+        self._state = _State.LIVE
+
+    @property
+    def instance(self) -> str:
+        """The instance's id."""
+        return self._instance
+
+    @property
+    def live(self) -> bool:
+        """Whether something may still be heard."""
+        return self._state is _State.LIVE
+
+    def add_credit(self, tokens: int) -> None:
+        """Let the engine send this many more."""
+        if self.live and tokens > 0:
+            self._streams.send_credit(self.stream_id, tokens)
+
+    def cancel(self) -> None:
+        """End it; `on_done` with `cancelled` follows unless it has ended."""
+        if self.live:
+            self._streams.send(pb.ClientFrame(stream_id=self.stream_id, cancel=pb.Cancel()))
+
+    def release(self) -> None:
+        """Its end is in the store: the instance may forget it."""
+        if self._state is not _State.FORGOTTEN:
+            self._streams.send(pb.ClientFrame(stream_id=self.stream_id, release=pb.Release()))
+            self.forget()
+
+    def abandon(self) -> None:
+        """Stop listening without a word to the instance."""
+        if self._state is not _State.FORGOTTEN:
+            self.forget()
+
+    def end(self) -> None:
+        """Nothing more comes; `release` may still be said."""
+        self._become(_State.ENDED)
+        self._streams.drop(self)
+
+    def forget(self) -> None:
+        """Nothing more comes and nothing more is said."""
+        self._become(_State.FORGOTTEN)
+        self._streams.drop(self)
+
+    def _become(self, state: _State) -> None:
+        assert state in _NEXT[self._state], (self._state, state)  # noqa: S101 - our own bug
+        self._state = state
+
+
+class CallStreams:
+    """All streams of one call. `wake` is called when there is something to send.
+
+    `pressure` is the level that the instance asked for last.
+    """
+
+    def __init__(self, instance: str, wake: Callable[[], None]) -> None:
+        self.pressure = PressureLevel.NONE
+        self._instance = instance
+        self._wake = wake
+        self._live: dict[int, Handle] = {}
+        self._outbox: list[pb.ClientFrame] = []
+        self._credit: dict[int, int] = {}
+        self._last_id = 0
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    # ------------------------------------------------------------ towards the instance
+
+    def open(self, spec: Open | Attach, listener: StreamListener) -> Handle:
+        """A new stream that begins, continues or takes over a generation.
+
+        Raises `SeedanceError` (`overloaded`) when too much waits to be sent.
+        """
+        if len(self._outbox) >= OUTBOX_FRAMES_MAX:
+            raise SeedanceError(ErrorCode.OVERLOADED, "the instance takes no more requests now")
+        stream_id = self._new_id()
+        handle = Handle(self, stream_id, self._instance, listener)
+        self._live[stream_id] = handle
+        self.send(
+            open_to_pb(stream_id, spec) if isinstance(spec, Open) else attach_to_pb(stream_id, spec)
+        )
+        return handle
+
+    def send(self, frame: pb.ClientFrame) -> None:
+        """Queue a frame; what is queued within one turn of the loop leaves as one message."""
+        self._outbox.append(frame)
+        self._wake()
+
+    def send_credit(self, stream_id: int, tokens: int) -> None:
+        """Queue credit; what a stream is given before the next message is one frame."""
+        self._credit[stream_id] = self._credit.get(stream_id, 0) + tokens
+        self._wake()
+
+    def take_request(self) -> pb.StreamRequest | None:
+        """The next message to send, in the order of the calls made; None: nothing waits."""
+        size = count = 0
+        for frame in self._outbox:
+            size += frame.ByteSize()
+            if count and size > REQUEST_BYTES_MAX:
+                break
+            count += 1
+        frames, self._outbox = self._outbox[:count], self._outbox[count:]
+        if not self._outbox:
+            # A stream's credit must not overtake its `open`.
+            frames += [
+                pb.ClientFrame(stream_id=stream_id, credit=pb.Credit(tokens=tokens))
+                for stream_id, tokens in self._credit.items()
+                if stream_id in self._live
+            ]
+            self._credit.clear()
+        return pb.StreamRequest(frames=frames) if frames else None
+
+    def drop(self, handle: Handle) -> None:
+        """The stream is not live any more."""
+        self._live.pop(handle.stream_id, None)
+
+    def _new_id(self) -> int:
+        while True:
+            self._last_id = self._last_id % STREAM_ID_MAX + 1
+            if self._last_id not in self._live:
+                return self._last_id
+
+    # ------------------------------------------------------------ from the instance
+
+    def receive(self, response: pb.StreamResponse) -> None:
+        """Handle one message as one batch: beginnings, then tokens, then ends.
+
+        Raises `ValueError` for what no instance of ours would send.
+        """
+        ends = [frame for frame in response.frames if not self._begin(frame)]
+        for stream_id, tokens in tokens_from_pb(response.tokens):
+            handle = self._live.get(stream_id)
+            if handle is not None:
+                self._tell(handle, handle.listener.on_tokens, tokens)
+        for frame in ends:
+            self._end(frame)
+
+    def break_all(self) -> None:
+        """The call is over: every live stream hears it, once."""
+        for handle in list(self._live.values()):
+            listener = handle.listener
+            handle.forget()
+            try:
+                listener.on_broken()
+            except Exception:  # noqa: BLE001 - one stream's fault must not take the call's others with it
+                _log.exception("a stream failed while its call broke")
+
+    def _begin(self, frame: pb.ServerFrame) -> bool:
+        kind = frame.WhichOneof("frame")
+        if kind == "pressure":
+            self.pressure = pressure_from_pb(frame.pressure)
+        elif kind == "accepted":
+            handle = self._live.get(frame.stream_id)
+            if handle is not None:
+                self._tell(handle, handle.listener.on_accepted, accepted_from_pb(frame.accepted))
+        return kind in ("pressure", "accepted")
+
+    def _end(self, frame: pb.ServerFrame) -> None:
+        kind = frame.WhichOneof("frame")
+        handle = self._live.get(frame.stream_id)
+        if handle is None or kind not in ("done", "error"):
+            return
+        handle.end()
+        listener = handle.listener
+        try:
+            if kind == "done":
+                done = frame.done
+                reason = finish_reason_from_pb(done.finish_reason)
+                listener.on_done(reason, usage_from_pb(done.usage), timing_from_pb(done.timing))
+            else:
+                given = frame.error.HasField("usage")
+                usage = usage_from_pb(frame.error.usage) if given else None
+                listener.on_error(error_from_pb(frame.error), usage)
+        except Exception:  # noqa: BLE001 - one stream's fault must not take the call's others with it
+            _log.exception("a stream failed at its end")
+
+    def _tell(self, handle: Handle, hear: Callable[[T], None], what: T) -> None:
+        try:
+            hear(what)
+        except Exception:  # noqa: BLE001 - one stream's fault must not take the call's others with it
+            _log.exception("a stream failed; it is cancelled")
+            handle.cancel()
+            handle.release()

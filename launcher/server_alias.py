@@ -1,0 +1,61 @@
+"""`seedance-server`: the all-in-one command under its old name, with its old flags."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from launcher.blueprint import INSTANCES_DEFAULT, UpOptions
+from launcher.cli import DATA_DEFAULT, start_mesh
+
+__all__ = ["main", "serve"]
+
+
+def serve(
+    model_path: Annotated[
+        str | None, typer.Option("--model-path", "--model", help="Model folder, GGUF file or id.")
+    ] = None,
+    port: Annotated[int, typer.Option(help="Port to serve on.", min=1, max=65535)] = 8080,
+    max_conns: Annotated[
+        int, typer.Option("--max-conns", help="Most connections per gateway.", min=1)
+    ] = 10_000,
+    streaming_enabled: Annotated[
+        str, typer.Option("--streaming-enabled", help="Accepted; the mesh always streams.")
+    ] = "true",
+    kv_cache_dtype: Annotated[
+        str, typer.Option("--kv-cache-dtype", help="auto, fp32, bf16 or fp16.")
+    ] = "auto",
+    log_level: Annotated[
+        str, typer.Option("--log-level", help="debug, info, warning or error.")
+    ] = "warning",
+    trace_output: Annotated[
+        Path | None,
+        typer.Option("--trace-output", help="Write the engine's steps there as a Chrome trace."),
+    ] = None,
+    data: Annotated[
+        Path, typer.Option("--data", help="Folder for store, ledger, logs.")
+    ] = DATA_DEFAULT,
+) -> None:
+    """Start the whole mesh on this machine."""
+    if streaming_enabled.lower() not in {"true", "false"}:
+        raise typer.BadParameter("must be true or false", param_hint="--streaming-enabled")
+    inference = ["--kv-cache-dtype", kv_cache_dtype]
+    if trace_output is not None:
+        inference += ["--trace-output", str(trace_output.resolve())]
+    options = UpOptions(
+        data=data.resolve(),
+        port=port,
+        log_level=log_level,
+        # One trace file has one writer.
+        instances=INSTANCES_DEFAULT if trace_output is None else 1,
+        gateway_flags=("--connections-max", str(max_conns)),
+        inference_flags=tuple(inference),
+    )
+    start_mesh(options, model_path)
+
+
+def main() -> None:
+    """Entry point of `seedance-server`."""
+    typer.run(serve)

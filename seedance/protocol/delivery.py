@@ -1,0 +1,216 @@
+"""The way out of a session: numbers, window, acknowledgements and timers of one link at a time (§4).
+
+The link is DOWN, OPEN, or FULL while the transport's buffer is over its mark. A simple client has
+no window: its last frames are kept all the same, so that its first `ack` finds them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from seedance.protocol.checkpoints import CheckpointPacer
+from seedance.protocol.effects import CloseLink, Effect, Send
+from seedance.protocol.errors import CloseCode
+from seedance.protocol.frames import (
+    Ack,
+    Done,
+    ErrorFrame,
+    Heartbeat,
+    Ping,
+    SequencedFrame,
+    ServerFrame,
+    WindowRange,
+)
+from seedance.protocol.json_codec import encode_server
+from seedance.protocol.log import Entry, FrameLog
+from seedance.protocol.silence import Silence, Verdict
+from seedance.protocol.window import SendWindow
+
+__all__ = ["Delivery", "LinkState", "SessionRules"]
+
+# Only the leftmost frame has a timer (§4.2).
+RESEND_AFTER_MIN_S = 1.0
+RESENDS_MAX = 3
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRules:
+    """The figures that a session lives by; most of them are told to the client."""
+
+    heartbeat: Heartbeat = field(default_factory=Heartbeat)
+    window: WindowRange = field(default_factory=WindowRange)
+    resume_ttl_s: float = 120
+    streams_max: int = 64
+    ended_max: int = 1024
+    # Frames that do not wait for the window can outrun it; a client that lets this many gather
+    # unacknowledged has stopped reading.
+    log_entries_max: int = 1024
+    checkpoint_interval_s: float = 1.0
+
+
+class LinkState(Enum):
+    """Whether there is a connection, and whether its transport takes more."""
+
+    DOWN = "down"
+    OPEN = "open"
+    FULL = "full"
+
+
+class Delivery:
+    """Turns frames into effects (`out`), and remembers what is unacknowledged."""
+
+    def __init__(self, rules: SessionRules, now: float, log: FrameLog | None = None) -> None:
+        self.rules = rules
+        self.out: list[Effect] = []
+        self.log = log or FrameLog()
+        self.window = SendWindow(rules.window)
+        self.checkpoints = CheckpointPacer(rules.checkpoint_interval_s, now)
+        self.link = LinkState.DOWN
+        self.windowed = False
+        self._silence = Silence(rules.heartbeat.session / 3, rules.heartbeat.session, now)
+        self._moved_at = now
+
+    # ------------------------------------------------------------ the link
+
+    def up(self, *, windowed: bool, now: float) -> None:
+        """A connection is there, with an empty transport."""
+        self.link = LinkState.OPEN
+        self.windowed = windowed
+        self._moved_at = now
+        self._silence = Silence(self.rules.heartbeat.session / 3, self.rules.heartbeat.session, now)
+
+    def down(self) -> None:
+        """The connection is gone."""
+        self.link = LinkState.DOWN
+
+    def writable(self, *, writable: bool) -> None:
+        """The transport's buffer crossed its mark."""
+        if self.link is not LinkState.DOWN:
+            self.link = LinkState.OPEN if writable else LinkState.FULL
+
+    def heard(self, now: float) -> None:
+        """The client sent a message."""
+        self._silence.heard(now)
+
+    # ------------------------------------------------------------ frames
+
+    def control(self, frame: ServerFrame) -> None:
+        """Send a frame that has no number."""
+        if self.link is not LinkState.DOWN:
+            self.out.append(Send(frame))
+
+    def sequenced(self, frame: SequencedFrame, now: float) -> None:
+        """Number a frame, keep it, and send it."""
+        if not self.log:
+            self._moved_at = now
+        entry = self.log.append(frame, encode_server(frame, self.log.next_seq), now)
+        self._send(entry)
+        if isinstance(frame, Done) or (isinstance(frame, ErrorFrame) and frame.usage is not None):
+            self.checkpoints.ended(entry.seq)
+        if not self.windowed:
+            # TCP is a simple client's acknowledgement; the ring is for its first `ack`.
+            self.log.acknowledge(self.log.next_seq - self.rules.window.max)
+        elif len(self.log) > self.rules.log_entries_max:
+            self.out.append(CloseLink(CloseCode.TIMEOUT, "frames are not acknowledged"))
+            self.down()
+
+    def _send(self, entry: Entry) -> None:
+        if self.link is not LinkState.DOWN:
+            self.out.append(Send(entry.frame, entry.seq, entry.text, entry.frame.id))
+
+    def resend(self, stream: str) -> None:
+        """Send a stream's unacknowledged frames again, as they were."""
+        for entry in self.log.of_stream(stream):
+            entry.sends += 1
+            self._send(entry)
+
+    def replay(self, last_seq: int, now: float) -> None:
+        """Send what follows `last_seq` on a new connection."""
+        for entry in self.log.replay_after(last_seq, now):
+            self._send(entry)
+
+    def checkpoint(self, now: float) -> None:
+        """Send the checkpoint that is due, if any; a simple client has no use for one."""
+        if self.windowed and self.link is LinkState.OPEN:
+            frame = self.checkpoints.take(now)
+            if frame is not None:
+                self.control(frame)
+
+    # ------------------------------------------------------------ window
+
+    @property
+    def open(self) -> bool:
+        """Whether frames may be made at all."""
+        return self.link is LinkState.OPEN
+
+    @property
+    def free(self) -> int:
+        """Frames that may be sent now, as the window has it; a simple client's is its transport."""
+        if not self.windowed:
+            return 0 if self.link is LinkState.FULL else self.rules.window.max
+        return self.window.free(len(self.log))
+
+    def acknowledge(self, ack: Ack, now: float) -> bool:
+        """Take an `ack`; whether it moved."""
+        self.windowed = True
+        newest = self.log.acknowledge(ack.seq)
+        self.log.mark_received(ack.sack)
+        if newest is None:
+            return False
+        self._moved_at = now
+        self.window.acknowledged(newest.sent_at, newest.sends, now)
+        return True
+
+    def stalled(self, now: float) -> bool:
+        """Whether frames are in flight and no `ack` has moved for the stream layer's time (§2)."""
+        return (
+            self.windowed
+            and len(self.log) > 0
+            and now >= self._moved_at + self.rules.heartbeat.stream
+        )
+
+    # ------------------------------------------------------------ timers
+
+    def tick(self, now: float, *, idle: bool) -> None:
+        """Do what time asks for. `idle`: the transport's buffer is empty."""
+        if self.link is LinkState.DOWN:
+            return
+        if self.windowed:
+            match self._silence.check(now):
+                case Verdict.GONE:
+                    self.out.append(CloseLink(CloseCode.TIMEOUT, "session timeout"))
+                    self.down()
+                    return
+                case Verdict.ASK:
+                    self.control(Ping(int(now * 1000)))
+                case Verdict.FINE:
+                    pass
+            leftmost = self.log.leftmost()
+            if idle and leftmost and now >= self._resend_at(leftmost):
+                leftmost.sends += 1
+                leftmost.sent_at = now
+                self._send(leftmost)
+        self.checkpoint(now)
+
+    def _resend_at(self, entry: Entry) -> float:
+        if entry.sends > RESENDS_MAX:
+            return float("inf")
+        wait = max(RESEND_AFTER_MIN_S, 2 * self.window.round_trip_s)
+        return entry.sent_at + wait * 2.0 ** (entry.sends - 1)
+
+    def deadline(self, now: float) -> float | None:
+        """When to tick next; None: nothing waits for time."""
+        if self.link is LinkState.DOWN or not self.windowed:
+            return None
+        at = self._silence.deadline
+        if self.link is LinkState.FULL:
+            return at
+        leftmost = self.log.leftmost()
+        if leftmost is not None:
+            at = min(at, self._resend_at(leftmost))
+            stall_at = self._moved_at + self.rules.heartbeat.stream
+            if stall_at > now:
+                at = min(at, stall_at)
+        checkpoint_at = self.checkpoints.deadline
+        return at if checkpoint_at is None else min(at, checkpoint_at)

@@ -1,0 +1,260 @@
+"""A session on the server's side (§2–§4): what its client asks, and who carries it.
+
+    PROVISIONAL ──first generate──► LIVE ──close, expiry──► OVER
+         └──────────── connection gone ─────────────────────►
+
+`step(event, now)` returns what the host has to do, in order. Text is put into frames only when the
+host says `Pump` (or when an `ack` or a freed transport makes room), so that what arrives in one turn
+of its loop leaves in one frame per stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from typing import Any
+
+from seedance.protocol.delivery import Delivery, LinkState, SessionRules
+from seedance.protocol.effects import CloseLink, Effect, SessionOver
+from seedance.protocol.errors import CloseCode, ErrorCode, SeedanceError
+from seedance.protocol.events import (
+    Expired,
+    FromInstance,
+    LinkDown,
+    LinkUp,
+    LinkWritable,
+    Pump,
+    Refused,
+    ResumeOn,
+    SessionEvent,
+    Stored,
+    StoreLevel,
+    Tick,
+)
+from seedance.protocol.frames import (
+    Ack,
+    Cancel,
+    Close,
+    Generate,
+    Ping,
+    Pong,
+    Resume,
+    Resumed,
+    Usage,
+)
+from seedance.protocol.log import FrameLog
+from seedance.protocol.resume import check_resume
+from seedance.protocol.stream import StreamMachine, error_frame
+from seedance.protocol.streams import StreamSet
+
+__all__ = ["SessionMachine", "SessionRules", "SessionState"]
+
+
+class SessionState(Enum):
+    """Where a session is; `PROVISIONAL` means that nobody but this connection knows it."""
+
+    PROVISIONAL = "provisional"
+    LIVE = "live"
+    OVER = "over"
+
+
+class _Input(Enum):
+    GENERATE = "generate"
+    LINK_DOWN = "link_down"
+    END = "end"
+
+
+_NEXT: dict[tuple[SessionState, _Input], SessionState] = {
+    (SessionState.PROVISIONAL, _Input.GENERATE): SessionState.LIVE,
+    (SessionState.PROVISIONAL, _Input.LINK_DOWN): SessionState.OVER,
+    (SessionState.PROVISIONAL, _Input.END): SessionState.OVER,
+    (SessionState.LIVE, _Input.END): SessionState.OVER,
+}
+
+# Events after which text may have room to leave.
+_PUMPING = (Pump, Ack, ResumeOn, LinkWritable, Stored, Tick)
+
+
+class SessionMachine:
+    """One session. `log`, `live` and `ended` come from a former owner by way of the store."""
+
+    def __init__(
+        self,
+        session: str,
+        rules: SessionRules,
+        now: float,
+        *,
+        log: FrameLog | None = None,
+        live: dict[str, StreamMachine] | None = None,
+        ended: dict[str, str] | None = None,
+    ) -> None:
+        self.session = session
+        self.rules = rules
+        self.delivery = Delivery(rules, now, log)
+        self.streams = StreamSet(session, self.delivery, live or {}, ended or {})
+        self._restored = log is not None
+        self.state = SessionState.LIVE if self._restored else SessionState.PROVISIONAL
+        self._down_at = now
+        self._handlers: dict[type, Callable[[Any, float], None]] = {
+            Generate: self._on_generate,
+            Ack: self._on_ack,
+            Cancel: self._on_cancel,
+            Ping: self._on_ping,
+            Pong: self._on_heard,
+            Resume: self._on_late_resume,
+            Close: self._on_close,
+            Refused: self._on_refused,
+            FromInstance: self._on_instance,
+            LinkUp: self._on_link_up,
+            ResumeOn: self._on_resume,
+            LinkDown: self._on_link_down,
+            LinkWritable: self._on_writable,
+            StoreLevel: self._on_store_level,
+            Stored: self._on_stored,
+            Pump: self._on_pump,
+            Tick: self._on_tick,
+            Expired: self._on_expired,
+        }
+
+    def step(self, event: SessionEvent, now: float) -> list[Effect]:
+        """Take an event, return what is to be done."""
+        if self.over:
+            return []
+        self._handlers[type(event)](event, now)
+        if isinstance(event, _PUMPING) and not self.over:
+            self.streams.pump(now)
+        out, self.delivery.out = self.delivery.out, []
+        return out
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended."""
+        return self.state is SessionState.OVER
+
+    def deadline(self, now: float) -> float | None:
+        """When to `Tick` next; None: nothing waits for time."""
+        if self.delivery.link is LinkState.DOWN:
+            return self._down_at + self.rules.resume_ttl_s
+        return self.delivery.deadline(now)
+
+    def check_resume(self, resume: Resume) -> None:
+        """Whether `ResumeOn` may follow. Raises `ResumeFault`; the session stays as it is."""
+        check_resume(resume, self.delivery.log, restored=self._restored)
+
+    def _move(self, what: _Input) -> None:
+        self.state = _NEXT.get((self.state, what), self.state)
+
+    # ------------------------------------------------------------ what clients send
+
+    def _on_generate(self, frame: Generate, now: float) -> None:
+        self.delivery.heard(now)
+        if self.streams.generate(frame, now):
+            self._move(_Input.GENERATE)
+
+    def _on_ack(self, frame: Ack, now: float) -> None:
+        self.delivery.heard(now)
+        following = self.delivery.log.next_seq
+        if frame.seq > following:
+            self._refuse("seq", f"`seq` must be at most {following}, the next number", now)
+        else:
+            self.delivery.acknowledge(frame, now)
+
+    def _on_cancel(self, frame: Cancel, now: float) -> None:
+        self.delivery.heard(now)
+        self.streams.cancel(frame.id, now)
+
+    def _on_ping(self, frame: Ping, now: float) -> None:
+        self.delivery.heard(now)
+        self.delivery.control(Pong(frame.t))
+
+    def _on_heard(self, _frame: Pong, now: float) -> None:
+        self.delivery.heard(now)
+
+    def _on_late_resume(self, _frame: Resume, now: float) -> None:
+        # A second replay would say everything twice (CASES 50).
+        self.delivery.heard(now)
+        self._refuse("type", "`type` must not be `resume` after the first message", now)
+
+    def _on_refused(self, event: Refused, now: float) -> None:
+        self.delivery.heard(now)
+        # A refused `generate` is the end of a stream that never began, unless its id is in use.
+        fresh = event.stream is not None and event.stream not in self.streams.live
+        usage = Usage() if fresh else None
+        self.delivery.sequenced(error_frame(event.error, stream=event.stream, usage=usage), now)
+
+    def _refuse(self, field: str, message: str, now: float) -> None:
+        error = SeedanceError(ErrorCode.BAD_REQUEST, message, field=field)
+        self.delivery.sequenced(error_frame(error), now)
+
+    def _on_close(self, _frame: Close, _now: float) -> None:
+        self.delivery.out.append(CloseLink(CloseCode.NORMAL, "closed"))
+        self._end()
+
+    # ------------------------------------------------------------ the link
+
+    def _on_link_up(self, event: LinkUp, now: float) -> None:
+        self.delivery.up(windowed=event.windowed, now=now)
+        self.delivery.control(event.hello)
+
+    def _on_resume(self, event: ResumeOn, now: float) -> None:
+        last_seq, log = event.resume.last_seq, self.delivery.log
+        # A former owner may have sent more than it stored: a number that the client processed
+        # never comes again with other bytes (§4.5).
+        log.next_seq = max(log.next_seq, last_seq + 1)
+        self.delivery.up(windowed=event.windowed, now=now)
+        self.delivery.control(Resumed(last_seq + 1, event.hello))
+        self.delivery.replay(last_seq, now)
+        self.streams.resume(event.resume, now)
+        if self._restored:
+            self._restored = False
+            self.streams.recover_restored(now)
+
+    def _on_link_down(self, _event: LinkDown, now: float) -> None:
+        self.delivery.down()
+        self._down_at = now
+        self.streams.detach(now)
+        self._move(_Input.LINK_DOWN)
+        self._end_if_useless()
+
+    def _on_writable(self, event: LinkWritable, _now: float) -> None:
+        self.delivery.writable(writable=event.writable)
+
+    # ------------------------------------------------------------ store, instances, time
+
+    def _on_store_level(self, event: StoreLevel, now: float) -> None:
+        self.delivery.checkpoints.level(committed=event.committed, wall_ms=event.wall_ms, now=now)
+        self.delivery.checkpoint(now)
+
+    def _on_stored(self, event: Stored, now: float) -> None:
+        for name in event.streams:
+            if name in self.streams.live:
+                self.streams.live[name].stored = True
+        self.delivery.checkpoints.stored(event.seq, event.wall_ms, now)
+        self.delivery.checkpoint(now)
+
+    def _on_instance(self, event: FromInstance, now: float) -> None:
+        self.streams.on_instance(event, now)
+        self._end_if_useless()
+
+    def _on_pump(self, _event: Pump, _now: float) -> None:
+        """Everything is done by `step`, after this."""
+
+    def _on_tick(self, event: Tick, now: float) -> None:
+        if self.delivery.link is not LinkState.DOWN:
+            self.delivery.tick(now, idle=event.idle)
+        elif now >= self._down_at + self.rules.resume_ttl_s:
+            self._end()
+
+    def _on_expired(self, _event: Expired, _now: float) -> None:
+        self._end()
+
+    def _end_if_useless(self) -> None:
+        """Without a connection, a simple client's session is over when nothing of it runs."""
+        gone = self.delivery.link is LinkState.DOWN
+        if self.over or (gone and not self.delivery.windowed and not self.streams.unsettled()):
+            self._end()
+
+    def _end(self) -> None:
+        self.streams.finish_all()
+        self._move(_Input.END)
+        self.delivery.out.append(SessionOver())

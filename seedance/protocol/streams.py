@@ -1,0 +1,249 @@
+"""The live streams of a session: opened, credited, framed in turn, and ended (§2–§4)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from dataclasses import replace
+
+from seedance.protocol.delivery import Delivery, LinkState
+from seedance.protocol.effects import (
+    CancelUpstream,
+    Fenced,
+    Finished,
+    Grant,
+    OpenUpstream,
+    RecoverUpstream,
+)
+from seedance.protocol.errors import ErrorCode, SeedanceError
+from seedance.protocol.events import (
+    FromInstance,
+    UpstreamAccepted,
+    UpstreamBroken,
+    UpstreamDone,
+    UpstreamFailed,
+    UpstreamTokens,
+)
+from seedance.protocol.frames import Generate, Resume, Usage
+from seedance.protocol.json_codec import encode_client
+from seedance.protocol.resume import gap, place_streams
+from seedance.protocol.stream import StreamMachine, StreamState, error_frame
+from seedance.protocol.window import credit_share
+
+__all__ = ["StreamSet", "fingerprint_of", "with_seed"]
+
+_SEED_MASK = 2**63 - 1
+
+
+def fingerprint_of(frame: Generate) -> str:
+    """What makes two `generate` frames the same: everything but their id, form and trace."""
+    content = encode_client(replace(frame, id=None, traceparent=None, bare=False))
+    return hashlib.sha256(content.encode()).hexdigest()[:32]
+
+
+def with_seed(frame: Generate, generation: str) -> Generate:
+    """The frame with a seed, so that another instance can go on as the first one would have.
+
+    The seed is made from the generation's name, which holds the session's random id.
+    """
+    if frame.request.sampling.seed is not None:
+        return frame
+    seed = int.from_bytes(hashlib.sha256(generation.encode()).digest()[:8], "big") & _SEED_MASK
+    sampling = replace(frame.request.sampling, seed=seed)
+    return replace(frame, request=replace(frame.request, sampling=sampling))
+
+
+class StreamSet:
+    """Streams by id, in the order in which they were opened; and the ids of those that are over."""
+
+    def __init__(
+        self,
+        session: str,
+        delivery: Delivery,
+        live: dict[str, StreamMachine],
+        ended: dict[str, str],
+    ) -> None:
+        self.live = live
+        # id to fingerprint, oldest first: a repeated `generate` must not run again.
+        self.ended = OrderedDict(ended)
+        self._session = session
+        self._delivery = delivery
+        self._rules = delivery.rules
+        self._assigned = 0
+        self._turn = 0
+
+    # ------------------------------------------------------------ asked by the client
+
+    def generate(self, frame: Generate, now: float) -> bool:
+        """Open a stream, or answer a repeated id (§3); whether one was opened."""
+        frame = frame if frame.id else replace(frame, id=self._new_id())
+        name = frame.id or ""
+        fingerprint = fingerprint_of(frame)
+        known = self.live[name].fingerprint if name in self.live else self.ended.get(name)
+        if known == fingerprint:
+            self._delivery.resend(name)
+        elif known is not None:
+            other = "`id` must be new in the session: it names a stream of other content"
+            error = SeedanceError(ErrorCode.BAD_REQUEST, other, field="id")
+            self._delivery.sequenced(error_frame(error, stream=name), now)
+        elif len(self.live) >= self._rules.streams_max:
+            many = f"a session has at most {self._rules.streams_max} streams at once"
+            error = SeedanceError(ErrorCode.OVERLOADED, many)
+            self._delivery.sequenced(error_frame(error, stream=name, usage=Usage()), now)
+        else:
+            self._open(frame, fingerprint, now)
+            return True
+        return False
+
+    def _new_id(self) -> str:
+        while True:
+            self._assigned += 1
+            name = f"stream-{self._assigned}"
+            if name not in self.live and name not in self.ended:
+                return name
+
+    def _open(self, frame: Generate, fingerprint: str, now: float) -> None:
+        default = "keep" if self._delivery.windowed else "cancel"
+        wants = replace(frame, on_disconnect=frame.on_disconnect or default)
+        stream = StreamMachine(with_seed(wants, f"{self._session}/{frame.id}"), fingerprint)
+        self.live[stream.id] = stream
+        stream.allowed_tokens = self._share(now)
+        self._delivery.out.append(OpenUpstream(stream.id, stream.allowed_tokens))
+
+    def cancel(self, name: str, now: float) -> None:
+        """End a stream: once more is nothing, an unknown one is an error (CASES 28)."""
+        stream = self.live.get(name)
+        if stream is not None:
+            if stream.cancel():
+                self._delivery.out.append(CancelUpstream(name))
+            self._settle(stream, now)
+        elif name not in self.ended:
+            error = SeedanceError(ErrorCode.UNKNOWN_STREAM, "no stream of this session has this id")
+            self._delivery.sequenced(error_frame(error, stream=name), now)
+
+    def resume(self, resume: Resume, now: float) -> None:
+        """Go on at the client's offsets; streams of a former owner are looked for again."""
+        for name, error in place_streams(resume, self._delivery.log, self.live).items():
+            if self.live[name].fail(error):
+                self._delivery.out.append(CancelUpstream(name))
+        unacknowledged = {entry.frame.id for entry in self._delivery.log}
+        for name, has in resume.offsets.items():
+            lost = has > 0 or (has == 0 and name in self.ended)
+            if lost and name not in self.live and name not in unacknowledged:
+                error = gap("this session has no such open stream", f"offsets.{name}")
+                self._delivery.sequenced(error_frame(error, stream=name, usage=Usage()), now)
+
+    def recover_restored(self, now: float) -> None:
+        """Find the instances of streams that came from the store."""
+        for stream in self.live.values():
+            if stream.state is StreamState.RECOVERING:
+                self._ask_recovery(stream, now)
+
+    # ------------------------------------------------------------ said by an instance
+
+    def on_instance(self, event: FromInstance, now: float) -> None:
+        """Hand an instance's word to its stream."""
+        stream = self.live.get(event.stream)
+        if stream is None:
+            return
+        what = event.what
+        match what:
+            case UpstreamTokens():
+                if not stream.on_tokens(what) and stream.on_broken():
+                    self._ask_recovery(stream, now)
+            case UpstreamAccepted():
+                stream.on_accepted(what)
+            case UpstreamBroken():
+                if stream.on_broken():
+                    self._ask_recovery(stream, now)
+            case UpstreamFailed(error) if error.code is ErrorCode.SESSION_EXPIRED:
+                # An instance refuses an epoch that is not the newest: another gateway owns this.
+                self._delivery.out.append(Fenced())
+            case UpstreamDone() | UpstreamFailed():
+                stream.on_finish(what)
+        self._settle(stream, now)
+
+    def _ask_recovery(self, stream: StreamMachine, now: float) -> None:
+        share = self._share(now)
+        stream.allowed_tokens = len(stream.text.token_ids) + share
+        self._delivery.out.append(RecoverUpstream(stream.id, share))
+
+    # ------------------------------------------------------------ out to the client
+
+    def pump(self, now: float) -> None:
+        """Frame what may be framed, one frame per stream and round; then give credit."""
+        progress = True
+        while progress and self._delivery.open:
+            progress = False
+            for stream in self._in_turn():
+                frame = stream.next_frame(window_open=self._delivery.free > 0)
+                if frame is not None:
+                    self._delivery.sequenced(frame, now)
+                    progress = True
+        for stream in list(self.live.values()):
+            self._settle(stream, now)
+        self._grant(now)
+
+    def _in_turn(self) -> list[StreamMachine]:
+        """The streams, each time beginning with another: the window's rest is nobody's right."""
+        streams = list(self.live.values())
+        if len(streams) < 2:  # noqa: PLR2004 - one needs no turns
+            return streams
+        self._turn = (self._turn + 1) % len(streams)
+        return streams[self._turn :] + streams[: self._turn]
+
+    def _settle(self, stream: StreamMachine, now: float) -> None:
+        """Take a stream to its end as far as it goes: settled, told, forgotten."""
+        linked = self._delivery.open and stream.tellable
+        settled = stream.settle(linked=linked)
+        if stream.state is StreamState.SETTLED and linked:
+            frame = stream.end_frame()
+            if frame is not None:
+                self._delivery.sequenced(frame, now)
+            del self.live[stream.id]
+            self.ended[stream.id] = stream.fingerprint
+            if len(self.ended) > self._rules.ended_max:
+                self.ended.popitem(last=False)
+        if settled:
+            self._delivery.out.append(Finished(stream.id, stream.reason, stream.usage()))
+
+    def _share(self, now: float) -> int:
+        if self._delivery.stalled(now):
+            return 0
+        return credit_share(self._delivery.free, len(self.live))
+
+    def _grant(self, now: float) -> None:
+        share = self._share(now)
+        if not share:
+            return
+        linked = self._delivery.link is not LinkState.DOWN
+        for stream in self.live.values():
+            # A collected text fills no window: without a connection it would never pause (§4.7).
+            if not stream.creditable or not (linked or stream.wants.stream):
+                continue
+            missing = stream.credit_missing(share)
+            if missing > 0:
+                stream.allowed_tokens += missing
+                self._delivery.out.append(Grant(stream.id, missing))
+
+    # ------------------------------------------------------------ the end
+
+    def unsettled(self) -> bool:
+        """Whether any stream's end is still to come or to be told to a client that may return."""
+        return any(s.keep or s.state is not StreamState.SETTLED for s in self.live.values())
+
+    def detach(self, now: float) -> None:
+        """The connection is gone: streams that were not to outlive it end."""
+        for stream in list(self.live.values()):
+            if not stream.keep:
+                self.cancel(stream.id, now)
+
+    def finish_all(self) -> None:
+        """The session ends: stop what runs, and settle every bill."""
+        for stream in self.live.values():
+            if stream.state is StreamState.SETTLED:
+                continue
+            if stream.cancel():
+                self._delivery.out.append(CancelUpstream(stream.id))
+            self._delivery.out.append(Finished(stream.id, stream.reason, stream.usage()))
+        self.live.clear()

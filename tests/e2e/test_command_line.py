@@ -1,0 +1,61 @@
+"""The `seedance` command as a user meets it."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import seedance
+
+pytestmark = pytest.mark.e2e
+
+
+def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-m", "launcher", *arguments]
+    return subprocess.run(argv, capture_output=True, text=True, timeout=50, check=False)
+
+
+def test_version() -> None:
+    """`--version` prints the version alone."""
+    done = _run("--version")
+    assert (done.returncode, done.stdout.strip()) == (0, seedance.__version__)
+
+
+@pytest.mark.parametrize("service", ["gateway", "router", "inference", "metering"])
+def test_each_service_has_its_own_help(service: str) -> None:
+    """`seedance SERVICE --help` lists the service's flags."""
+    done = _run(service, "--help")
+    assert done.returncode == 0
+    assert "--port" in done.stdout
+
+
+def test_a_port_in_use_is_one_line(tmp_path: Path) -> None:
+    """A port in use: one line that says what to do, exit code 2."""
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        port = server.getsockname()[1]
+        done = _run("up", "--engine", "script", "--port", str(port), "--data", str(tmp_path))
+    assert done.returncode == 2
+    assert done.stderr.strip().count("\n") == 0
+    assert f"port {port} is in use" in done.stderr
+    assert "--port" in done.stderr
+
+
+def test_a_missing_model_is_one_line(tmp_path: Path) -> None:
+    """A model path that is not there: one line that says what to do, exit code 2."""
+    done = _run("up", "--model", str(tmp_path / "nothing"), "--data", str(tmp_path / "data"))
+    assert done.returncode == 2
+    assert done.stderr.strip().count("\n") == 0
+    assert "nothing" in done.stderr
+
+
+def test_ps_without_a_mesh_says_so(tmp_path: Path) -> None:
+    """`seedance ps` where nothing runs: one line with the remedy."""
+    done = _run("ps", "--data", str(tmp_path))
+    assert done.returncode == 2
+    assert "seedance up" in done.stderr

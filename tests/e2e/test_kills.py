@@ -1,0 +1,136 @@
+"""Kill any one process at any moment: the text and the bill stay exact. Real processes, kill -9."""
+
+from __future__ import annotations
+
+import json
+import signal
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from seedance import SeedanceClient
+from tests.support.mesh import LocalMesh, local_mesh
+from tests.support.scripts import script_messages
+from tests.support.waiting import wait_until_sync
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
+
+# Code points split over tokens, so that a cut may fall inside one.
+PATTERN = [
+    b"Hello ",
+    b"\xf0\x9f",
+    b"\x98\x81",
+    b" w\xc3",
+    b"\xb6rld",
+    b"\n\n",
+    "量子".encode(),
+    b".",
+]
+REPEAT = 25
+TEXT = (b"".join(PATTERN) * REPEAT).decode()
+TOKENS = len(PATTERN) * REPEAT
+GATEWAY_KILLS = 20
+
+
+@pytest.fixture(scope="module")
+def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalMesh]:
+    """One mesh for the file: every test puts back what it killed."""
+    with local_mesh(tmp_path_factory.mktemp("mesh")) as running:
+        yield running
+
+
+def _usage(mesh: LocalMesh, gateway: str = "gateway-1") -> dict[str, int]:
+    url = f"http://{mesh.named(gateway).address}/v1/usage"
+    with urllib.request.urlopen(url, timeout=5) as reply:
+        return json.load(reply)["total"]
+
+
+def _stream_while(mesh: LocalMesh, kill_after: int, name: str, dt_ms: float = 5) -> tuple[str, int]:
+    """Stream the script and kill `name` after so many chunks; the text and the tokens billed."""
+    text = ""
+    killed = 0
+    with SeedanceClient(mesh.ws) as client:
+        stream = client.chat(messages=script_messages(PATTERN, dt_ms=dt_ms, repeat=REPEAT))
+        for count, chunk in enumerate(stream, 1):
+            text += chunk.delta
+            if count == kill_after:
+                killed = mesh.kill(name)
+        billed = stream.usage.completion_tokens
+    mesh.back(name, killed)
+    return text, billed
+
+
+def _ready(mesh: LocalMesh) -> None:
+    """Wait until every gateway says that it can serve."""
+
+    def all_ready() -> bool:
+        try:
+            for gateway in mesh.processes("gateway"):
+                urllib.request.urlopen(f"http://{gateway.address}/readyz", timeout=2).close()
+        except OSError:
+            return False
+        return len(mesh.processes("gateway")) == 2
+
+    wait_until_sync(all_ready, within_s=30)
+
+
+def test_a_killed_gateway_costs_no_byte(mesh: LocalMesh) -> None:
+    """CASES 62: 20 times a gateway dies mid-stream; the SDK resumes on the other, text identical."""
+    before = _usage(mesh)["completion_tokens"]
+    for run in range(GATEWAY_KILLS):
+        _ready(mesh)
+        text, billed = _stream_while(mesh, kill_after=5 + 7 * run, name="gateway-0")
+        assert text == TEXT, f"run {run}"
+        assert billed == TOKENS, f"run {run}"
+
+    def all_billed() -> bool:
+        return _usage(mesh)["completion_tokens"] - before >= GATEWAY_KILLS * TOKENS
+
+    wait_until_sync(all_billed, within_s=10)
+    assert _usage(mesh)["completion_tokens"] - before == GATEWAY_KILLS * TOKENS
+
+
+@pytest.mark.parametrize("name", ["router-0", "metering-0", "store-0"])
+def test_a_killed_companion_is_not_noticed(mesh: LocalMesh, name: str) -> None:
+    """Router, metering and store may die mid-stream: text and usage are those of a calm run."""
+    _ready(mesh)
+    assert _stream_while(mesh, kill_after=40, name=name) == (TEXT, TOKENS)
+
+
+def test_a_killed_instance_costs_no_byte(mesh: LocalMesh) -> None:
+    """The stream goes on at the other instance: nothing lost, nothing twice, usage once."""
+    _ready(mesh)
+    for name in ("inference-0", "inference-1"):
+        assert _stream_while(mesh, kill_after=30, name=name) == (TEXT, TOKENS)
+
+
+def test_the_bill_survives_metering(mesh: LocalMesh) -> None:
+    """A stream that ends while metering is dead is billed once, when metering is back."""
+    _ready(mesh)
+    before = _usage(mesh)["requests"]
+    _stream_while(mesh, kill_after=TOKENS // 2, name="metering-0")
+    wait_until_sync(lambda: _counted(mesh) == before + 1, within_s=20)
+
+
+def _counted(mesh: LocalMesh) -> int:
+    try:
+        return _usage(mesh)["requests"]
+    except OSError:
+        return -1
+
+
+def test_ctrl_c_leaves_no_process(tmp_path: Path) -> None:
+    """After SIGINT every process of the mesh has ended and `mesh.json` lists none."""
+    with local_mesh(tmp_path, "--gateways", "1", "--instances", "1") as running:
+        pids = [
+            p.pid
+            for kind in ("store", "router", "inference", "metering", "gateway")
+            for p in running.processes(kind)
+        ]
+        assert len(pids) == 5
+        running.process.send_signal(signal.SIGINT)
+        assert running.process.wait(timeout=25) == 0
+        assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+    assert json.loads((tmp_path / "mesh.json").read_text()) == {"processes": []}

@@ -1,0 +1,124 @@
+"""A store that goes away, comes back, or loses its data, on a real server."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+
+import pytest
+import redis
+
+from gateway.store.base import SessionWrite, StoreUnavailableError, StreamWrite, UsageEvent
+from gateway.store.redis import SETTLE_S, RedisStore
+from tests.support.clock import FakeClock
+from tests.support.store_under_test import RESUME_TTL_S
+from tests.support.valkey import TestStore, running_valkey
+
+HASH = "5f" * 32
+FIRST = SessionWrite("s1", 1, created=json.dumps({"token_hash": HASH}).encode())
+
+
+@pytest.fixture
+def server() -> Iterator[TestStore]:
+    with running_valkey() as own:
+        yield own
+
+
+async def test_away_is_said_by_every_call(server: TestStore) -> None:
+    """With no server each method raises `StoreUnavailableError`, and none hangs."""
+    store = RedisStore(server.url, FakeClock(), RESUME_TTL_S)
+    await store.commit([FIRST])
+    server.stop()
+    for call in (
+        store.commit([FIRST]),
+        store.claim("s1", HASH),
+        store.epoch_of("s1"),
+        store.sweep(1),
+        store.delete("s1", 1),
+        store.add_usage([UsageEvent("e", b"{}")]),
+        store.put_ticket("t", b"v", 1),
+        store.take_ticket("t"),
+        store.generation_mark(),
+    ):
+        with pytest.raises(StoreUnavailableError):
+            await call
+    await store.close()
+
+
+async def test_silence_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that takes the connection and never answers is away when the time is up."""
+    monkeypatch.setattr("gateway.store.redis.COMMAND_TIMEOUT_S", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        store = RedisStore(f"redis://127.0.0.1:{port}/0", FakeClock(), RESUME_TTL_S)
+        with pytest.raises(StoreUnavailableError):
+            await store.commit([FIRST])
+        await store.close()
+
+
+async def test_back_is_not_believed_at_once(server: TestStore) -> None:
+    """§4.8: writes go on at once; what it says of sessions counts after the settling time."""
+    clock = FakeClock()
+    store = RedisStore(server.url, clock, RESUME_TTL_S)
+    await store.commit([FIRST])
+    server.stop()
+    with pytest.raises(StoreUnavailableError):
+        await store.commit([FIRST])
+    server.start()
+    assert (await store.commit([SessionWrite("s1", 1)])).missing == {"s1"}
+    with pytest.raises(StoreUnavailableError):
+        await store.claim("s1", HASH)
+    with pytest.raises(StoreUnavailableError):
+        await store.sweep(1)
+    await store.commit([FIRST])
+    clock.advance(SETTLE_S)
+    claimed = await store.claim("s1", HASH)
+    assert claimed is not None
+    assert claimed.epoch == 2
+    await store.close()
+
+
+async def test_an_emptied_store_expires_nobody(server: TestStore) -> None:
+    """CASES 56: after a wipe an unknown session is `unavailable` until owners have written again."""
+    clock = FakeClock()
+    store = RedisStore(server.url, clock, RESUME_TTL_S)
+    mark = await store.generation_mark()
+    clock.advance(SETTLE_S)
+    assert await store.claim("s1", HASH) is None
+    with redis.Redis.from_url(server.url) as client:
+        client.flushall()
+    with pytest.raises(StoreUnavailableError):
+        await store.claim("s1", HASH)
+    assert await store.generation_mark() != mark
+    clock.advance(SETTLE_S)
+    assert await store.claim("s1", HASH) is None
+    await store.close()
+
+
+async def test_scripts_are_loaded_again(server: TestStore) -> None:
+    """A server that forgot the scripts gets them again within the same call, once each."""
+    store = RedisStore(server.url, FakeClock(), RESUME_TTL_S)
+    await store.commit([FIRST])
+    with redis.Redis.from_url(server.url) as client:
+        client.script_flush()
+    write = SessionWrite("s1", 1, streams=(StreamWrite("a", opened=b"{}", token_ids=(1, 2)),))
+    assert (await store.commit([write])).missing == frozenset()
+    claimed = await store.claim("s1", HASH)
+    assert claimed is not None
+    assert claimed.streams["a"].token_ids == (1, 2)
+    await store.close()
+
+
+async def test_all_keys_of_a_session_share_a_slot_and_expire(server: TestStore) -> None:
+    """Every key carries the session's hash tag and a time to live."""
+    store = RedisStore(server.url, FakeClock(), RESUME_TTL_S)
+    stream = StreamWrite("a", opened=b"{}", token_ids=(1,))
+    ended = StreamWrite("b", ended=b"{}")
+    await store.commit([FIRST])
+    await store.commit([SessionWrite("s1", 1, streams=(stream, ended))])
+    with redis.Redis.from_url(server.url) as client:
+        keys = [key for key in client.keys("*") if not key.startswith(b"seedance:deadlines")]
+        assert len(keys) == 3
+        assert all(b"{s1}" in key and client.ttl(key) > RESUME_TTL_S for key in keys)
+    await store.close()

@@ -1,0 +1,31 @@
+"""Requests for the script engine."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Sequence
+
+__all__ = ["script", "script_messages"]
+
+
+def script(
+    tokens: Sequence[bytes], *, dt_ms: float = 0, first_ms: float = 0, repeat: int = 1
+) -> str:
+    """The message content that makes the script engine play `tokens`."""
+    return json.dumps(
+        {
+            "tokens_b64": [base64.b64encode(t).decode() for t in tokens],
+            "dt_ms": dt_ms,
+            "first_ms": first_ms,
+            "repeat": repeat,
+        }
+    )
+
+
+def script_messages(
+    tokens: Sequence[bytes], *, dt_ms: float = 0, first_ms: float = 0, repeat: int = 1
+) -> list[dict[str, str]]:
+    """The same as a conversation of one turn."""
+    content = script(tokens, dt_ms=dt_ms, first_ms=first_ms, repeat=repeat)
+    return [{"role": "user", "content": content}]

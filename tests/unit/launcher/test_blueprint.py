@@ -1,0 +1,59 @@
+"""From options to processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from launcher.blueprint import ProcessSpec, UpOptions, build
+from launcher.ports import free_port
+
+
+def _specs(tmp_path: Path, **options: object) -> list[ProcessSpec]:
+    return build(UpOptions(data=tmp_path, port=free_port(), **options))
+
+
+def _flag(spec: ProcessSpec, name: str) -> str:
+    return spec.argv[spec.argv.index(name) + 1]
+
+
+def test_the_first_gateway_takes_the_port(tmp_path: Path) -> None:
+    """`--port` is the first gateway's; the others take later ones."""
+    port = free_port()
+    specs = build(UpOptions(data=tmp_path, port=port, engine="script", gateways=3))
+    ports = [int(s.address.rsplit(":", 1)[1]) for s in specs if s.kind == "gateway"]
+    assert ports[0] == port
+    assert ports == sorted(set(ports))
+
+
+def test_every_gateway_names_all_gateways(tmp_path: Path) -> None:
+    """A client of any gateway learns where else it can resume."""
+    gateways = [s for s in _specs(tmp_path, engine="script") if s.kind == "gateway"]
+    named = {_flag(s, "--gateways") for s in gateways}
+    assert named == {",".join(f"ws://{s.address}" for s in gateways)}
+
+
+def test_all_bind_loopback_and_no_port_twice(tmp_path: Path) -> None:
+    """The local mesh is reachable from this machine alone, each process on its own port."""
+    specs = _specs(tmp_path, engine="script", instances=3)
+    assert all(s.address.startswith("127.0.0.1:") for s in specs)
+    assert len({s.address for s in specs}) == len(specs)
+
+
+def test_what_others_need_starts_first(tmp_path: Path) -> None:
+    """The store is first and the gateways are last."""
+    kinds = [s.kind for s in _specs(tmp_path, engine="script", gateways=2, instances=1)]
+    assert kinds == ["store", "router", "metering", "inference", "gateway", "gateway"]
+
+
+def test_a_real_model_goes_to_every_instance(tmp_path: Path) -> None:
+    """Path, name and aliases reach each instance."""
+    options = {
+        "engine": "native",
+        "model": Path("m.gguf"),
+        "model_name": "m",
+        "aliases": ("a", "b"),
+    }
+    instances = [s for s in _specs(tmp_path, **options) if s.kind == "inference"]
+    assert len(instances) == 2
+    assert {_flag(s, "--model") for s in instances} == {"m.gguf"}
+    assert {_flag(s, "--aliases") for s in instances} == {"a,b"}

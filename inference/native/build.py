@@ -64,7 +64,12 @@ class Compiler:
     def key(self, sources: Path) -> str:
         """A name for what this compiler makes of these sources."""
         digest = hashlib.sha256()
-        for part in (platform.machine(), self.version, repr(FLAGS), repr(sorted(self.paths.items()))):
+        for part in (
+            platform.machine(),
+            self.version,
+            repr(FLAGS),
+            repr(sorted(self.paths.items())),
+        ):
             digest.update(part.encode() + b"\0")
         for source in sorted(sources.iterdir()):
             digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")

@@ -181,9 +181,7 @@ class NativeModel:
         given = _StepInput(
             len(token_ids),
             len(sampled),
-            *map(
-                _address, (token_ids, positions, tables, table_starts, sampled, logits, greedy)
-            ),
+            *map(_address, (token_ids, positions, tables, table_starts, sampled, logits, greedy)),
         )
         self._call("step", ctypes.byref(given))
 

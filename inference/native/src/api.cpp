@@ -35,7 +35,9 @@ extern "C" {
 SEEDANCE_EXPORT const char* seedance_fastest_path() { return seedance::fastest_kernels()->name; }
 
 // Whether the instruction set called `path` was built and runs here.
-SEEDANCE_EXPORT int seedance_has_path(const char* path) { return seedance::find_kernels(path) != nullptr; }
+SEEDANCE_EXPORT int seedance_has_path(const char* path) {
+    return seedance::find_kernels(path) != nullptr;
+}
 
 // A model without weights yet; null when memory, threads or the path are not to be had.
 SEEDANCE_EXPORT void* seedance_create(const ModelShape* shape, const char* path, int threads) {
@@ -52,9 +54,10 @@ SEEDANCE_EXPORT void* seedance_create(const ModelShape* shape, const char* path,
 
 SEEDANCE_EXPORT void seedance_destroy(void* model) { delete static_cast<Model*>(model); }
 
-SEEDANCE_EXPORT int seedance_set_matrix(void* model, int slot, int layer, int bits, int rows, int columns,
-                        const uint8_t* levels, const uint16_t* scales, const uint16_t* minima,
-                        const float* bias) {
+SEEDANCE_EXPORT int seedance_set_matrix(void* model, int slot, int layer, int bits, int rows,
+                                        int columns, const uint8_t* levels,
+                                        const uint16_t* scales, const uint16_t* minima,
+                                        const float* bias) {
     return guarded([&] {
         static_cast<Model*>(model)->set_matrix(static_cast<Slot>(slot), layer, bits, rows, columns,
                                                levels, scales, minima, bias);

@@ -101,7 +101,8 @@ void attend_queries(const AttentionTask& task) {
         inverses[q] = 1.0f / softmax(task.scores + q * task.scores_stride, task.length, scale);
     constexpr int STEP = VALUE_VECTORS * LANES;
     int dim = 0;
-    for (; dim + STEP <= head_dim; dim += STEP) sum_values<QUERIES, VALUE_VECTORS>(task, dim, inverses);
+    for (; dim + STEP <= head_dim; dim += STEP)
+        sum_values<QUERIES, VALUE_VECTORS>(task, dim, inverses);
     for (; dim < head_dim; dim += LANES) sum_values<QUERIES, 1>(task, dim, inverses);
 }
 

@@ -12,7 +12,8 @@ constexpr float LEVEL_MAX = 127.0f;
 // Half a group: its scale, and the sum of its values.
 inline float quantize_half(const float* in, int8_t* levels, float* scale) {
     Floats largest = all(0.0f);
-    for (int i = 0; i < HALF; i += LANES) largest = larger(largest, magnitude(load<Floats>(in + i)));
+    for (int i = 0; i < HALF; i += LANES)
+        largest = larger(largest, magnitude(load<Floats>(in + i)));
     const float peak = largest_of(largest);
     const float inverse = peak > 0.0f ? LEVEL_MAX / peak : 0.0f;
     Floats total = all(0.0f);

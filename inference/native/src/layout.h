@@ -103,11 +103,14 @@ struct PageShape {
     int head_dim;
     int block_size;
 
-    SEEDANCE_INLINE size_t half_words() const { return static_cast<size_t>(block_size) * head_dim / 2; }
+    SEEDANCE_INLINE size_t half_words() const {
+        return static_cast<size_t>(block_size) * head_dim / 2;
+    }
     SEEDANCE_INLINE size_t page_words() const { return 2 * half_words(); }
     SEEDANCE_INLINE size_t block_words() const { return page_words() * layers * kv_heads; }
     SEEDANCE_INLINE size_t page(int block, int layer, int head) const {
-        return block * block_words() + (static_cast<size_t>(layer) * kv_heads + head) * page_words();
+        const size_t inside = static_cast<size_t>(layer) * kv_heads + head;
+        return block * block_words() + inside * page_words();
     }
     SEEDANCE_INLINE size_t key_word(int slot, int pair) const {
         const size_t tile = static_cast<size_t>(slot / KEY_LANES) * (head_dim / 2);

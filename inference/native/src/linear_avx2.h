@@ -82,9 +82,9 @@ void side_times_tokens(const uint8_t* block, int side, const Activations& in, in
         for (int t = 0; t < TOKENS; t++) {
             const int8_t* x = in.levels_of(token + t) + g * GROUP;
             const float* scales = in.scales_of(token + t) + g * HALVES;
-            const __m256 first = _mm256_mul_ps(dot_half<BITS>(planes, 0, x), _mm256_set1_ps(scales[0]));
-            const __m256 both =
-                _mm256_fmadd_ps(dot_half<BITS>(planes, 1, x), _mm256_set1_ps(scales[1]), first);
+            const __m256 scale0 = _mm256_set1_ps(scales[0]), scale1 = _mm256_set1_ps(scales[1]);
+            const __m256 first = _mm256_mul_ps(dot_half<BITS>(planes, 0, x), scale0);
+            const __m256 both = _mm256_fmadd_ps(dot_half<BITS>(planes, 1, x), scale1, first);
             const __m256 sum = _mm256_set1_ps(in.sums_of(token + t)[g]);
             totals[t] = _mm256_fmadd_ps(both, scale, totals[t]);
             totals[t] = _mm256_fmadd_ps(minimum, sum, totals[t]);

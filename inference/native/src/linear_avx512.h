@@ -58,7 +58,8 @@ void strip_times_tokens(const uint8_t* block, const Activations& in, int token,
             const __m512 scale0 = _mm512_set1_ps(scales[at * HALVES]);
             const __m512 scale1 = _mm512_set1_ps(scales[at * HALVES + 1]);
             const __m512 first = _mm512_mul_ps(dot_half(quads, x), scale0);
-            const __m512 both = _mm512_fmadd_ps(dot_half(quads + HALF_QUADS, x + HALF), scale1, first);
+            const __m512 last = dot_half(quads + HALF_QUADS, x + HALF);
+            const __m512 both = _mm512_fmadd_ps(last, scale1, first);
             totals[t] = _mm512_fmadd_ps(both, scale, totals[t]);
             totals[t] = _mm512_fmadd_ps(minimum, _mm512_set1_ps(sums[at]), totals[t]);
         }

@@ -13,8 +13,9 @@ void pack_levels(uint8_t* block, int inside, const uint8_t* levels) {
     for (int q = 0; q < QUADS; q++) {
         const bool high = BITS == 4 && q >= QUADS / 2;
         const int line = high ? q - QUADS / 2 : q;
+        const int shift = high ? 4 : 0;
         uint8_t* to = block + line * QUAD_BYTES + inside * QUAD;
-        for (int c = 0; c < QUAD; c++) to[c] |= high ? levels[q * QUAD + c] << 4 : levels[q * QUAD + c];
+        for (int c = 0; c < QUAD; c++) to[c] |= levels[q * QUAD + c] << shift;
     }
 }
 

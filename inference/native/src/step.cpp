@@ -39,11 +39,9 @@ class Step {
     void product(const Matrix& matrix, const Activations& in, int tokens, float* out, Write write);
     void rotate_and_keep(int layer, int token);
     void keep(int layer, int token, int head, const float* key, const float* value);
-    bool next_is_neighbour(int token) const;
     void attend(int layer, int token, int kv_head, int thread);
 
     const int32_t* table(int token) const { return in_.tables + in_.table_starts[token]; }
-    int block_of(int token) const { return table(token)[in_.positions[token] / shape_.block_size]; }
     const float* rotation(int token) const {
         return rotations_ + static_cast<size_t>(token) * shape_.head_dim;
     }
@@ -112,8 +110,9 @@ void Step::embed() {
         float* x = x_ + static_cast<size_t>(token) * shape_.hidden;
         kernels_.dequantize_row(model_.embedding_, in_.token_ids[token], x);
         float* rotation = rotations_ + static_cast<size_t>(token) * shape_.head_dim;
+        const float position = static_cast<float>(in_.positions[token]);
         for (int pair = 0; pair < pairs; pair++) {
-            const float angle = static_cast<float>(in_.positions[token]) * model_.frequencies_[pair];
+            const float angle = position * model_.frequencies_[pair];
             rotation[2 * pair] = std::cos(angle);
             rotation[2 * pair + 1] = std::sin(angle);
         }
@@ -207,25 +206,19 @@ void Step::rotate_and_keep(int layer, int token) {
 void Step::keep(int layer, int token, int head, const float* key, const float* value) {
     const PageShape shape = shape_.pages();
     const int slot = in_.positions[token] % shape.block_size;
-    uint32_t* page = model_.pages_ + shape.page(block_of(token), layer, head);
+    const int block = table(token)[in_.positions[token] / shape.block_size];
+    uint32_t* page = model_.pages_ + shape.page(block, layer, head);
     uint32_t* keys = page + shape.key_word(slot, 0);
     for (int pair = 0; pair < shape.head_dim / 2; pair++)
         keys[pair * KEY_LANES] = bf16_pair(key[2 * pair], key[2 * pair + 1]);
+    // A word's other half is the neighbouring slot, perhaps another thread's to write at this
+    // moment. What an ended sequence left there is finite, and weighs nothing.
     uint32_t* words = page + shape.value_word(slot, 0);
-    // A word's other half is the neighbouring slot. In this step it may be another thread's to
-    // write, so it is left alone; otherwise it must not hold what an ended sequence left there: a
-    // weight of zero times a stray NaN would be NaN.
-    if (slot % 2 == 0 && !next_is_neighbour(token)) std::fill(words, words + shape.head_dim, 0u);
     for (int dim = 0; dim < shape.head_dim; dim++) {
         const uint16_t half = static_cast<uint16_t>(bf16(value[dim]));
-        std::memcpy(reinterpret_cast<uint8_t*>(words + dim) + slot % 2 * sizeof half, &half, sizeof half);
+        uint8_t* word = reinterpret_cast<uint8_t*>(words + dim);
+        std::memcpy(word + slot % 2 * sizeof half, &half, sizeof half);
     }
-}
-
-// Whether the step's next token has the slot right behind this one's, in the same block.
-bool Step::next_is_neighbour(int token) const {
-    return token + 1 < tokens_ && in_.positions[token + 1] == in_.positions[token] + 1 &&
-           block_of(token + 1) == block_of(token);
 }
 
 void Step::attend(int layer, int token, int kv_head, int thread) {

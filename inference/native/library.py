@@ -163,7 +163,7 @@ class NativeModel:
         """Set the radians per position of each rotated pair [head_dim / 2]."""
         self._call("set_frequencies", _address(values))
 
-    def step(  # noqa: PLR0913 -- one argument per column of the step
+    def step(
         self,
         *,
         token_ids: Ints,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -28,6 +27,7 @@ __all__ = [
     "native_library",
     "native_runner",
     "plan_row",
+    "token_rows",
     "torch_logits",
 ]
 
@@ -105,13 +105,17 @@ def torch_logits(source: WeightSource, token_ids: list[int]) -> NDArray[np.float
     device = torch.device("cpu")
     model = load_transformer(source, torch.float32, device, lambda _share: None)
     cache = KvCache(source.config, BLOCKS, BLOCK_SIZE, torch.float32, device)
-    table = tuple(range(len(token_ids) // BLOCK_SIZE + 1))
-    rows = []
-    for position, token_id in enumerate(token_ids):
-        plan = StepPlan([plan_row([token_id], start=position, table=table)])
-        batch = build_batch(plan, source.config, BLOCK_SIZE, torch.float32, device)
-        rows.append(model.forward(batch, cache)[0].float().numpy())
-    return np.stack(rows)
+    plan = token_rows(token_ids, tuple(range(len(token_ids) // BLOCK_SIZE + 1)))
+    batch = build_batch(plan, source.config, BLOCK_SIZE, torch.float32, device)
+    logits: NDArray[np.float32] = model.forward(batch, cache).numpy()
+    return logits
+
+
+def token_rows(token_ids: list[int], table: tuple[int, ...]) -> StepPlan:
+    """A text in one step, every token a row of its own, so that each one's logits are given."""
+    return StepPlan(
+        [plan_row([token], start=at, table=table) for at, token in enumerate(token_ids)]
+    )
 
 
 def divergence(reference: NDArray[np.float32], logits: NDArray[np.float32]) -> float:

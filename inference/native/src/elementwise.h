@@ -9,31 +9,44 @@ namespace {
 
 constexpr float LEVEL_MAX = 127.0f;
 
-// Half a group: its scale, and the sum of its values.
-inline float quantize_half(const float* in, int8_t* levels, float* scale) {
-    Floats largest = all(0.0f);
-    for (int i = 0; i < HALF; i += LANES)
-        largest = larger(largest, magnitude(load<Floats>(in + i)));
+// One part: its scale, and the sum of its values.
+template <int PART>
+inline float quantize_part(const float* in, int8_t* levels, float* scale) {
+    FewFloats largest = {};
+    for (int i = 0; i < PART; i += FEW_LANES) {
+        const FewFloats x = load<FewFloats>(in + i);
+        largest = larger(largest, larger(x, -x));
+    }
     const float peak = largest_of(largest);
     const float inverse = peak > 0.0f ? LEVEL_MAX / peak : 0.0f;
-    Floats total = all(0.0f);
-    for (int i = 0; i < HALF; i += LANES) {
-        const Floats shifted = load<Floats>(in + i) * inverse + ROUNDER;
-        const Ints level = bits_as<Ints>(shifted) - ROUNDER_BITS;
-        store(levels + i, __builtin_convertvector(level, Bytes));
+    FewFloats total = {};
+    for (int i = 0; i < PART; i += FEW_LANES) {
+        const FewFloats shifted = load<FewFloats>(in + i) * inverse + ROUNDER;
+        const FewInts level = bits_as<FewInts>(shifted) - ROUNDER_BITS;
+        store(levels + i, __builtin_convertvector(level, FewBytes));
         total += shifted - ROUNDER;
     }
     *scale = peak / LEVEL_MAX;
     return *scale * sum_of(total);
 }
 
-void quantize(const float* in, const Activations& out, int token) {
+template <int PART>
+inline void quantize_parts(const float* in, const Activations& out, int token) {
     int8_t* levels = out.levels_of(token);
     float* scales = out.scales_of(token);
     float* sums = out.sums_of(token);
-    for (int g = 0; g < out.groups(); g++, in += GROUP, levels += GROUP, scales += HALVES)
-        sums[g] = quantize_half(in, levels, scales) +
-                  quantize_half(in + HALF, levels + HALF, scales + 1);
+    for (int g = 0; g < out.groups(); g++) {
+        sums[g] = 0.0f;
+        for (int p = 0; p < GROUP; p += PART)
+            sums[g] += quantize_part<PART>(in + p, levels + p, scales++);
+        in += GROUP;
+        levels += GROUP;
+    }
+}
+
+void quantize(const float* in, const Activations& out, int token) {
+    if (out.part == FINE) quantize_parts<FINE>(in, out, token);
+    else quantize_parts<COARSE>(in, out, token);
 }
 
 void norm_quantize(const float* in, const float* norm, float eps, float* scratch,

@@ -16,14 +16,21 @@ namespace {
 
 using StripKernel = void (*)(const uint8_t*, const Activations&, int, float (*)[STRIP_ROWS]);
 
-template <int BITS>
+template <int BITS, int PART>
 StripKernel strip_kernel(int tokens) {
     static constexpr StripKernel BY_TOKENS[TILE_TOKENS] = {
-        strip_times_tokens<BITS, 1>, strip_times_tokens<BITS, 2>, strip_times_tokens<BITS, 3>,
-        strip_times_tokens<BITS, 4>, strip_times_tokens<BITS, 5>, strip_times_tokens<BITS, 6>,
-        strip_times_tokens<BITS, 7>, strip_times_tokens<BITS, 8>,
+        strip_times_tokens<BITS, PART, 1>, strip_times_tokens<BITS, PART, 2>,
+        strip_times_tokens<BITS, PART, 3>, strip_times_tokens<BITS, PART, 4>,
+        strip_times_tokens<BITS, PART, 5>, strip_times_tokens<BITS, PART, 6>,
+        strip_times_tokens<BITS, PART, 7>, strip_times_tokens<BITS, PART, 8>,
     };
     return BY_TOKENS[tokens - 1];
+}
+
+StripKernel strip_kernel(int bits, int part, int tokens) {
+    if (bits == 4)
+        return part == FINE ? strip_kernel<4, FINE>(tokens) : strip_kernel<4, COARSE>(tokens);
+    return part == FINE ? strip_kernel<8, FINE>(tokens) : strip_kernel<8, COARSE>(tokens);
 }
 
 inline void finish(const float* outputs, const float* bias, int rows, float* out, Write write) {
@@ -43,8 +50,7 @@ void linear(const Matrix& matrix, int first, int last, const Activations& in, in
         const float* bias = matrix.bias ? matrix.bias + row : nullptr;
         for (int token = 0; token < tokens; token += TILE_TOKENS) {
             const int count = tokens - token < TILE_TOKENS ? tokens - token : TILE_TOKENS;
-            const StripKernel kernel =
-                matrix.bits == 4 ? strip_kernel<4>(count) : strip_kernel<8>(count);
+            const StripKernel kernel = strip_kernel(matrix.bits, in.part, count);
             kernel(matrix.strip(strip), in, token, tile);
             for (int t = 0; t < count; t++)
                 finish(tile[t], bias, rows, out + (token + t) * out_stride + row, write);

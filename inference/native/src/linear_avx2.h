@@ -1,8 +1,8 @@
 // 16 outputs of a few tokens, AVX2: 8 rows at a time, products summed in 16 bits.
 //
 // `vpmaddubsw` adds two products of an unsigned and a signed byte into 16 bits and saturates. With
-// levels of 4 bits nothing can: the 4 quads of half a group give at most 4 * 2 * 15 * 127 = 15,240.
-// So 8-bit levels are taken as two planes of 4 bits, and the high plane counts 16 times.
+// levels of 4 bits nothing can: the 4 quads of a coarse part give at most 4 * 2 * 15 * 127, that is
+// 15,240. So 8-bit levels are taken as two planes of 4 bits, and the high plane counts 16 times.
 #pragma once
 
 #include "layout.h"
@@ -40,9 +40,10 @@ inline void unpack(const uint8_t* block, int side, __m256i (&planes)[BITS / 4][Q
     }
 }
 
+template <int PART>
 inline __m256i dot_plane(const __m256i* quads, const int8_t* x, int16_t weight) {
     __m256i words = _mm256_setzero_si256();
-    for (int q = 0; q < HALF_QUADS; q++) {
+    for (int q = 0; q < PART / QUAD; q++) {
         int32_t quad;
         std::memcpy(&quad, x + q * QUAD, sizeof quad);
         const __m256i products = _mm256_maddubs_epi16(quads[q], _mm256_set1_epi32(quad));
@@ -51,15 +52,26 @@ inline __m256i dot_plane(const __m256i* quads, const int8_t* x, int16_t weight) 
     return _mm256_madd_epi16(words, _mm256_set1_epi16(weight));
 }
 
-// dot(levels_w, levels_x) of a half of the group.
-template <int BITS>
-inline __m256 dot_half(const __m256i (&planes)[BITS / 4][QUADS], int half, const int8_t* x) {
-    __m256i dot = dot_plane(planes[0] + half * HALF_QUADS, x + half * HALF, 1);
-    if constexpr (BITS == 8) {
-        const __m256i high = dot_plane(planes[1] + half * HALF_QUADS, x + half * HALF, 16);
-        dot = _mm256_add_epi32(dot, high);
-    }
+// dot(levels_w, levels_x) of the part whose first quad is `quad`.
+template <int BITS, int PART>
+inline __m256 dot_part(const __m256i (&planes)[BITS / 4][QUADS], int quad, const int8_t* x) {
+    __m256i dot = dot_plane<PART>(planes[0] + quad, x, 1);
+    if constexpr (BITS == 8)
+        dot = _mm256_add_epi32(dot, dot_plane<PART>(planes[1] + quad, x, 16));
     return _mm256_cvtepi32_ps(dot);
+}
+
+// The sum over a group's parts of scale_x * dot(levels_w, levels_x).
+template <int BITS, int PART>
+inline __m256 dot_group(const __m256i (&planes)[BITS / 4][QUADS], const int8_t* x,
+                        const float* scales) {
+    __m256 total = _mm256_mul_ps(dot_part<BITS, PART>(planes, 0, x), _mm256_set1_ps(scales[0]));
+#pragma GCC unroll 3
+    for (int p = 1; p < GROUP / PART; p++) {
+        const __m256 dot = dot_part<BITS, PART>(planes, p * PART / QUAD, x + p * PART);
+        total = _mm256_fmadd_ps(dot, _mm256_set1_ps(scales[p]), total);
+    }
+    return total;
 }
 
 inline __m256 load_factors(const uint8_t* from, int side) {
@@ -67,7 +79,7 @@ inline __m256 load_factors(const uint8_t* from, int side) {
     return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at)));
 }
 
-template <int BITS, int TOKENS>
+template <int BITS, int PART, int TOKENS>
 void side_times_tokens(const uint8_t* block, int side, const Activations& in, int token,
                        float (*out)[STRIP_ROWS]) {
     __m256 totals[TOKENS];
@@ -81,12 +93,10 @@ void side_times_tokens(const uint8_t* block, int side, const Activations& in, in
 #pragma GCC unroll 8  // or the totals live in memory instead of registers
         for (int t = 0; t < TOKENS; t++) {
             const int8_t* x = in.levels_of(token + t) + g * GROUP;
-            const float* scales = in.scales_of(token + t) + g * HALVES;
-            const __m256 scale0 = _mm256_set1_ps(scales[0]), scale1 = _mm256_set1_ps(scales[1]);
-            const __m256 first = _mm256_mul_ps(dot_half<BITS>(planes, 0, x), scale0);
-            const __m256 both = _mm256_fmadd_ps(dot_half<BITS>(planes, 1, x), scale1, first);
+            const float* scales = in.scales_of(token + t) + g * (GROUP / PART);
+            const __m256 dot = dot_group<BITS, PART>(planes, x, scales);
             const __m256 sum = _mm256_set1_ps(in.sums_of(token + t)[g]);
-            totals[t] = _mm256_fmadd_ps(both, scale, totals[t]);
+            totals[t] = _mm256_fmadd_ps(dot, scale, totals[t]);
             totals[t] = _mm256_fmadd_ps(minimum, sum, totals[t]);
         }
     }
@@ -94,11 +104,11 @@ void side_times_tokens(const uint8_t* block, int side, const Activations& in, in
 }
 
 // A token's result takes the same operations in the same order whatever TOKENS is.
-template <int BITS, int TOKENS>
+template <int BITS, int PART, int TOKENS>
 void strip_times_tokens(const uint8_t* block, const Activations& in, int token,
                         float (*out)[STRIP_ROWS]) {
-    side_times_tokens<BITS, TOKENS>(block, 0, in, token, out);
-    side_times_tokens<BITS, TOKENS>(block, 1, in, token, out);
+    side_times_tokens<BITS, PART, TOKENS>(block, 0, in, token, out);
+    side_times_tokens<BITS, PART, TOKENS>(block, 1, in, token, out);
 }
 
 }  // namespace

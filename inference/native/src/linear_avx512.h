@@ -25,10 +25,11 @@ inline __m512 load_factors(const uint8_t* from) {
     return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
 }
 
-// dot(levels_w, levels_x) of half a group.
-inline __m512 dot_half(const __m512i* quads, const int8_t* x) {
+// dot(levels_w, levels_x) of one part.
+template <int PART>
+inline __m512 dot_part(const __m512i* quads, const int8_t* x) {
     __m512i dot = _mm512_setzero_si512();
-    for (int q = 0; q < HALF_QUADS; q++) {
+    for (int q = 0; q < PART / QUAD; q++) {
         int32_t quad;
         std::memcpy(&quad, x + q * QUAD, sizeof quad);
         dot = _mm512_dpbusd_epi32(dot, quads[q], _mm512_set1_epi32(quad));
@@ -36,8 +37,20 @@ inline __m512 dot_half(const __m512i* quads, const int8_t* x) {
     return _mm512_cvtepi32_ps(dot);
 }
 
+// The sum over a group's parts of scale_x * dot(levels_w, levels_x).
+template <int PART>
+inline __m512 dot_group(const __m512i* quads, const int8_t* x, const float* scales) {
+    __m512 total = _mm512_mul_ps(dot_part<PART>(quads, x), _mm512_set1_ps(scales[0]));
+#pragma GCC unroll 3
+    for (int p = 1; p < GROUP / PART; p++) {
+        const __m512 dot = dot_part<PART>(quads + p * PART / QUAD, x + p * PART);
+        total = _mm512_fmadd_ps(dot, _mm512_set1_ps(scales[p]), total);
+    }
+    return total;
+}
+
 // A token's result takes the same operations in the same order whatever TOKENS is.
-template <int BITS, int TOKENS>
+template <int BITS, int PART, int TOKENS>
 void strip_times_tokens(const uint8_t* block, const Activations& in, int token,
                         float (*out)[STRIP_ROWS]) {
     __m512 totals[TOKENS];
@@ -53,14 +66,10 @@ void strip_times_tokens(const uint8_t* block, const Activations& in, int token,
         const __m512 minimum = load_factors(block + level_bytes(BITS) + FACTOR_BYTES);
 #pragma GCC unroll 8  // or the totals live in memory instead of registers
         for (int t = 0; t < TOKENS; t++) {
-            const int8_t* x = levels + static_cast<size_t>(t) * in.columns + g * GROUP;
             const size_t at = static_cast<size_t>(t) * groups + g;
-            const __m512 scale0 = _mm512_set1_ps(scales[at * HALVES]);
-            const __m512 scale1 = _mm512_set1_ps(scales[at * HALVES + 1]);
-            const __m512 first = _mm512_mul_ps(dot_half(quads, x), scale0);
-            const __m512 last = dot_half(quads + HALF_QUADS, x + HALF);
-            const __m512 both = _mm512_fmadd_ps(last, scale1, first);
-            totals[t] = _mm512_fmadd_ps(both, scale, totals[t]);
+            const __m512 dot =
+                dot_group<PART>(quads, levels + at * GROUP, scales + at * (GROUP / PART));
+            totals[t] = _mm512_fmadd_ps(dot, scale, totals[t]);
             totals[t] = _mm512_fmadd_ps(minimum, _mm512_set1_ps(sums[at]), totals[t]);
         }
     }

@@ -21,29 +21,33 @@ inline float factor_at(const uint8_t* factors, int row) {
     return from_fp16(half);
 }
 
-template <int BITS>
-inline float dot_half(const uint8_t* block, int row, int half, const int8_t* x) {
-    int dot = 0;
-    for (int q = half * HALF_QUADS; q < (half + 1) * HALF_QUADS; q++)
-        for (int c = 0; c < QUAD; c++) dot += level_at<BITS>(block, row, q, c) * x[q * QUAD + c];
-    return static_cast<float>(dot);
+// The sum over a group's parts of scale_x * dot(levels_w, levels_x).
+template <int BITS, int PART>
+inline float dot_group(const uint8_t* block, int row, const int8_t* x, const float* scales) {
+    float total = 0.0f;
+    for (int p = 0; p < GROUP / PART; p++) {
+        int dot = 0;
+        for (int i = p * PART; i < (p + 1) * PART; i++)
+            dot += level_at<BITS>(block, row, i / QUAD, i % QUAD) * x[i];
+        total += static_cast<float>(dot) * scales[p];
+    }
+    return total;
 }
 
-template <int BITS, int TOKENS>
+template <int BITS, int PART, int TOKENS>
 void strip_times_tokens(const uint8_t* block, const Activations& in, int token,
                         float (*out)[STRIP_ROWS]) {
     std::memset(out, 0, sizeof(float) * TOKENS * STRIP_ROWS);
     for (int g = 0; g < in.groups(); g++, block += block_bytes(BITS)) {
-        const uint8_t* weight_scales = block + level_bytes(BITS);
-        const uint8_t* minima = weight_scales + FACTOR_BYTES;
+        const uint8_t* scales = block + level_bytes(BITS);
+        const uint8_t* minima = scales + FACTOR_BYTES;
         for (int row = 0; row < STRIP_ROWS; row++) {
-            const float scale = factor_at(weight_scales, row), minimum = factor_at(minima, row);
+            const float scale = factor_at(scales, row), minimum = factor_at(minima, row);
             for (int t = 0; t < TOKENS; t++) {
-                const int8_t* x = in.levels_of(token + t) + g * GROUP;
-                const float* scales = in.scales_of(token + t) + g * HALVES;
-                const float first = dot_half<BITS>(block, row, 0, x) * scales[0];
-                const float last = dot_half<BITS>(block, row, 1, x) * scales[1];
-                out[t][row] += (first + last) * scale;
+                const float dot =
+                    dot_group<BITS, PART>(block, row, in.levels_of(token + t) + g * GROUP,
+                                          in.scales_of(token + t) + g * (GROUP / PART));
+                out[t][row] += dot * scale;
                 out[t][row] += minimum * in.sums_of(token + t)[g];
             }
         }

@@ -35,7 +35,7 @@ class Step {
     void mlp(const Layer& layer, int thread);
     void logits(int thread);
 
-    void norm(const float* norm, int thread);
+    void norm(const float* norm, const Activations& out, int thread);
     void product(const Matrix& matrix, const Activations& in, int tokens, float* out, Write write);
     void rotate_and_keep(int layer, int token);
     void keep(int layer, int token, int head, const float* key, const float* value);
@@ -46,7 +46,9 @@ class Step {
         return rotations_ + static_cast<size_t>(token) * shape_.head_dim;
     }
     float* row(int thread) const { return row_ + static_cast<size_t>(thread) * row_size_; }
-    Activations activations(int columns) const { return {levels_, scales_, sums_, columns}; }
+    Activations activations(int columns, int part) const {
+        return {levels_, scales_, sums_, columns, part};
+    }
 
     Model& model_;
     const ModelShape& shape_;
@@ -88,7 +90,7 @@ Step::Step(Model& model, const StepInput& input)
     rotations_ = model.rotations_.reserve(tokens * shape_.head_dim);
     queries_ = model.queries_.reserve(tokens * query_size / 2);
     levels_ = model.levels_.reserve(tokens * row_size_);
-    scales_ = model.scales_.reserve(tokens * row_size_ / HALF);
+    scales_ = model.scales_.reserve(tokens * row_size_ / FINE);
     sums_ = model.sums_.reserve(tokens * row_size_ / GROUP);
     row_ = model.row_.reserve(pool_.size() * row_size_);
     scores_ = model.scores_.reserve(pool_.size() * TILE_QUERIES * scores_size_);
@@ -121,13 +123,14 @@ void Step::embed() {
 
 void Step::attention(int index, int thread) {
     const Layer& layer = model_.layers_[index];
-    norm(layer.attention_norm, thread);
-    product(layer.qkv, activations(shape_.hidden), tokens_, wide_, Write::STORE);
+    const Activations normed = activations(shape_.hidden, FINE);
+    norm(layer.attention_norm, normed, thread);
+    product(layer.qkv, normed, tokens_, wide_, Write::STORE);
     pool_.share(tokens_, 1, [&](int token, int) { rotate_and_keep(index, token); });
     pool_.share(tokens_ * shape_.kv_heads, 1, [&](int item, int) {
         attend(index, item / shape_.kv_heads, item % shape_.kv_heads, thread);
     });
-    const Activations in = activations(shape_.query_size());
+    const Activations in = activations(shape_.query_size(), COARSE);
     pool_.share(tokens_, 1, [&](int token, int) {
         kernels_.quantize(attended_ + static_cast<size_t>(token) * in.columns, in, token);
     });
@@ -135,9 +138,10 @@ void Step::attention(int index, int thread) {
 }
 
 void Step::mlp(const Layer& layer, int thread) {
-    norm(layer.mlp_norm, thread);
-    product(layer.gate_up, activations(shape_.hidden), tokens_, wide_, Write::STORE);
-    const Activations in = activations(shape_.mlp);
+    const Activations normed = activations(shape_.hidden, COARSE);
+    norm(layer.mlp_norm, normed, thread);
+    product(layer.gate_up, normed, tokens_, wide_, Write::STORE);
+    const Activations in = activations(shape_.mlp, COARSE);
     pool_.share(tokens_, 1, [&](int token, int) {
         const float* gate_up = wide_ + static_cast<size_t>(token) * 2 * shape_.mlp;
         kernels_.swiglu_quantize(gate_up, row(thread), in, token);
@@ -146,7 +150,7 @@ void Step::mlp(const Layer& layer, int thread) {
 }
 
 void Step::logits(int thread) {
-    const Activations in = activations(shape_.hidden);
+    const Activations in = activations(shape_.hidden, FINE);
     pool_.share(in_.samplers, 1, [&](int sampler, int) {
         const float* x = x_ + static_cast<size_t>(in_.sampled[sampler]) * shape_.hidden;
         kernels_.norm_quantize(x, model_.final_norm_, shape_.norm_eps, row(thread), in, sampler);
@@ -159,8 +163,7 @@ void Step::logits(int thread) {
     });
 }
 
-void Step::norm(const float* norm, int thread) {
-    const Activations out = activations(shape_.hidden);
+void Step::norm(const float* norm, const Activations& out, int thread) {
     pool_.share(tokens_, 1, [&](int token, int) {
         const float* x = x_ + static_cast<size_t>(token) * shape_.hidden;
         kernels_.norm_quantize(x, norm, shape_.norm_eps, row(thread), out, token);

@@ -13,6 +13,13 @@ constexpr int BARRIER_LOOKS = 4096;
 // Between two steps a thread looks for about 50 µs, the time a sleeper takes to wake, then sleeps.
 constexpr int IDLE_LOOKS = 1024;
 
+// Runs alone after a crowded one; doubled while the next try is crowded too.
+constexpr int ALONE_RUNS_MIN = 16;
+constexpr int ALONE_RUNS_MAX = 512;
+// Waiting that makes a run crowded, as a share of what all threads but one had. At 1 the threads
+// did no more than one would have.
+constexpr double CROWDED_SHARE = 0.75;
+
 inline void pause() {
 #if defined(__x86_64__)
     _mm_pause();
@@ -22,6 +29,24 @@ inline void pause() {
 }
 
 }  // namespace
+
+Crowding::Crowding() : alone_next_(ALONE_RUNS_MIN) {}
+
+bool Crowding::alone() {
+    if (alone_left_ == 0) return false;
+    alone_left_--;
+    return true;
+}
+
+void Crowding::record(Clock::duration took, Clock::duration waited, int threads) {
+    const double bound = CROWDED_SHARE * static_cast<double>(took.count()) * (threads - 1);
+    if (static_cast<double>(waited.count()) <= bound) {
+        alone_next_ = ALONE_RUNS_MIN;
+        return;
+    }
+    alone_left_ = alone_next_;
+    alone_next_ = alone_next_ * 2 < ALONE_RUNS_MAX ? alone_next_ * 2 : ALONE_RUNS_MAX;
+}
 
 ThreadPool::ThreadPool(int threads) {
     for (int thread = 1; thread < threads; thread++)
@@ -38,6 +63,10 @@ ThreadPool::~ThreadPool() {
 }
 
 void ThreadPool::run(void (*body)(void*, int), void* context) {
+    active_ = crowding_.alone() ? 1 : size();
+    if (active_ == 1) return body(context, 0);
+    const Clock::time_point start = Clock::now();
+    waited_.store(0, std::memory_order_relaxed);
     {
         std::lock_guard<std::mutex> lock(mutex_);
         body_ = body;
@@ -47,6 +76,8 @@ void ThreadPool::run(void (*body)(void*, int), void* context) {
     wake_.notify_all();
     body(context, 0);
     barrier();
+    const Clock::duration waited(waited_.load(std::memory_order_relaxed));
+    crowding_.record(Clock::now() - start, waited, active_);
 }
 
 void ThreadPool::work(int thread) {
@@ -72,21 +103,28 @@ unsigned ThreadPool::wait_for_run(unsigned last) {
 }
 
 void ThreadPool::barrier() {
-    if (workers_.empty()) {
-        next_.store(0, std::memory_order_relaxed);
-        return;
-    }
+    // Read before arriving: afterwards the caller may be let go and change it for its next run.
+    const int active = active_;
     const unsigned phase = phase_.load(std::memory_order_relaxed);
-    if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == size()) {
-        arrived_.store(0, std::memory_order_relaxed);
+    if (active == 1) {
         next_.store(0, std::memory_order_relaxed);
-        phase_.store(phase + 1, std::memory_order_release);
         return;
     }
-    for (int look = 0; phase_.load(std::memory_order_acquire) == phase; look++) {
-        if (look < BARRIER_LOOKS) pause();
-        else std::this_thread::yield();
+    if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 < active)
+        return wait_for_phase(phase);
+    arrived_.store(0, std::memory_order_relaxed);
+    next_.store(0, std::memory_order_relaxed);
+    phase_.store(phase + 1, std::memory_order_release);
+}
+
+void ThreadPool::wait_for_phase(unsigned last) {
+    for (int look = 0; look < BARRIER_LOOKS; look++) {
+        if (phase_.load(std::memory_order_acquire) != last) return;
+        pause();
     }
+    const Clock::time_point start = Clock::now();
+    while (phase_.load(std::memory_order_acquire) == last) std::this_thread::yield();
+    waited_.fetch_add((Clock::now() - start).count(), std::memory_order_relaxed);
 }
 
 }  // namespace seedance

@@ -27,7 +27,12 @@ typedef float Floats __attribute__((vector_size(4 * LANES)));
 typedef int32_t Ints __attribute__((vector_size(4 * LANES)));
 typedef uint32_t Words __attribute__((vector_size(4 * LANES)));
 typedef uint16_t Halves __attribute__((vector_size(2 * LANES)));
-typedef int8_t Bytes __attribute__((vector_size(LANES)));
+
+// No wider than the 8 columns that share a scale.
+constexpr int FEW_LANES = LANES < 8 ? LANES : 8;
+typedef float FewFloats __attribute__((vector_size(4 * FEW_LANES)));
+typedef int32_t FewInts __attribute__((vector_size(4 * FEW_LANES)));
+typedef int8_t FewBytes __attribute__((vector_size(FEW_LANES)));
 
 // Added to a float below 2^22 and taken away again, this rounds it to an integer, which then
 // stands in the low bits of the sum.
@@ -57,34 +62,62 @@ inline To bits_as(From value) {
 inline Floats all(float value) { return Floats{} + value; }
 inline Words all(uint32_t value) { return Words{} + value; }
 
-inline Floats larger(Floats a, Floats b) { return a > b ? a : b; }
-inline Floats smaller(Floats a, Floats b) { return a < b ? a : b; }
-inline Floats magnitude(Floats a) { return bits_as<Floats>(bits_as<Words>(a) & 0x7FFFFFFFu); }
+template <typename V>
+inline V larger(V a, V b) {
+    return a > b ? a : b;
+}
+template <typename V>
+inline V smaller(V a, V b) {
+    return a < b ? a : b;
+}
 
-// Reductions halve the vector until one lane is left: the same order on every call.
+// Reductions halve the vector until one lane is left: the same order on every call. With AVX the
+// halves are taken from registers, because a store and shorter loads would wait for each other.
+#if defined(__AVX2__)
 template <typename Join>
-inline float reduce(Floats value, Join join) {
-    float lanes[LANES];
+inline float reduce_register(__m128 four, Join join) {
+    const __m128 two = join(four, _mm_movehl_ps(four, four));
+    return join(two, _mm_shuffle_ps(two, two, 1))[0];
+}
+
+template <typename Join>
+inline float reduce_register(__m256 eight, Join join) {
+    const __m128 low = _mm256_castps256_ps128(eight), high = _mm256_extractf128_ps(eight, 1);
+    return reduce_register(join(low, high), join);
+}
+#endif
+#if defined(__AVX512F__)
+template <typename Join>
+inline float reduce_register(__m512 all, Join join) {
+    const __m256 low = _mm512_castps512_ps256(all), high = _mm512_extractf32x8_ps(all, 1);
+    return reduce_register(join(low, high), join);
+}
+#endif
+
+template <typename V, typename Join>
+inline float reduce(V value, Join join) {
+#if defined(__AVX512F__)
+    if constexpr (sizeof(V) == 64) return reduce_register((__m512)value, join);
+#endif
+#if defined(__AVX2__)
+    if constexpr (sizeof(V) == 32) return reduce_register((__m256)value, join);
+#endif
+    constexpr int WIDTH = sizeof(V) / sizeof(float);
+    float lanes[WIDTH];
     store(lanes, value);
-    for (int width = LANES / 2; width > 0; width /= 2)
+    for (int width = WIDTH / 2; width > 0; width /= 2)
         for (int i = 0; i < width; i++) lanes[i] = join(lanes[i], lanes[i + width]);
     return lanes[0];
 }
 
-inline float sum_of(Floats value) {
-#if defined(__AVX512F__)
-    return _mm512_reduce_add_ps((__m512)value);
-#else
-    return reduce(value, [](float a, float b) { return a + b; });
-#endif
+template <typename V>
+inline float sum_of(V value) {
+    return reduce(value, [](auto a, auto b) { return a + b; });
 }
 
-inline float largest_of(Floats value) {
-#if defined(__AVX512F__)
-    return _mm512_reduce_max_ps((__m512)value);
-#else
-    return reduce(value, [](float a, float b) { return a > b ? a : b; });
-#endif
+template <typename V>
+inline float largest_of(V value) {
+    return reduce(value, [](auto a, auto b) { return a > b ? a : b; });
 }
 
 // fp16 to fp32: moved into place, exponents differ by 112. Subnormal halves come out right too.

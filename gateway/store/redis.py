@@ -71,7 +71,8 @@ def _connect(url: str) -> Redis:
         max_connections=CONNECTIONS_MAX,
         timeout=COMMAND_TIMEOUT_S,
         socket_connect_timeout=CONNECT_TIMEOUT_S,
-        socket_timeout=COMMAND_TIMEOUT_S,
+        # `_exchange` bounds the whole; the library's own limit may swallow a cancellation.
+        socket_timeout=None,
         retry=Retry(NoBackoff(), 0),
         protocol=2,
     )
@@ -279,17 +280,17 @@ class RedisStore:
         # Packed in C and written at once: a pipeline object costs several times as much per call.
         packed = b"".join(pack_command(command) for command in commands)  # type: ignore[arg-type] # its stub knows no tuples of several
         pool = self._redis.connection_pool
-        connection: AbstractConnection = await pool.get_connection()  # type: ignore[no-untyped-call]
-        try:
-            async with asyncio.timeout(COMMAND_TIMEOUT_S):
+        async with asyncio.timeout(COMMAND_TIMEOUT_S):
+            connection: AbstractConnection = await pool.get_connection()  # type: ignore[no-untyped-call]
+            try:
                 await connection.send_packed_command(packed, check_health=False)
                 return [await _read(connection) for _ in commands]
-        except BaseException:
-            # Also when cancelled: replies that nobody read must not answer the next command.
-            await connection.disconnect(nowait=True)
-            raise
-        finally:
-            await pool.release(connection)
+            except BaseException:
+                # Also when cancelled: replies that nobody read must not answer the next command.
+                await connection.disconnect(nowait=True)
+                raise
+            finally:
+                await pool.release(connection)
 
     def _mark_away(self, error: Exception) -> None:
         if not self._away:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -15,7 +16,7 @@ import seedance
 from launcher.blueprint import INSTANCES_DEFAULT, UpOptions
 from launcher.chat import run_chat
 from launcher.meshfile import read_mesh
-from launcher.models import ModelNotAvailableError, resolve_model
+from launcher.models import ModelNotAvailable, resolve_model
 from launcher.up import run_up
 from mesh.settings import exit_with
 
@@ -57,15 +58,12 @@ def start_mesh(options: UpOptions, model: str | None, *, restart: bool = True) -
     if options.engine == "native":
         try:
             found = resolve_model(model)
-        except ModelNotAvailableError as error:
+        except ModelNotAvailable as error:
             exit_with(str(error))
-        fields = {"model": found.path, "model_name": found.name, "aliases": found.aliases}
-        options = UpOptions(**{**_as_dict(options), **fields})
+        options = replace(
+            options, model=found.path, model_name=found.name, aliases=tuple(found.aliases)
+        )
     run_up(options, restart=restart)
-
-
-def _as_dict(options: UpOptions) -> dict[str, object]:
-    return {name: getattr(options, name) for name in UpOptions.__slots__}
 
 
 @app.command()
@@ -144,7 +142,7 @@ def pull(
     """Fetch a model once into the cache, and say where it is."""
     try:
         print(resolve_model(name).path)
-    except ModelNotAvailableError as error:
+    except ModelNotAvailable as error:
         exit_with(str(error))
 
 

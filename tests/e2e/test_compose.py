@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from playwright.sync_api import expect
 
+from mesh.telemetry.names import HOPS, TRACE_EDGES
 from seedance import SeedanceClient
+from tests.support.browser import CHROMIUM, browser_page
+from tests.support.waiting import wait_until_sync
 
 ROOT = Path(__file__).resolve().parents[2]
 # The first build installs torch and fetches the model.

@@ -123,7 +123,7 @@ def build(options: UpOptions) -> list[ProcessSpec]:
             options,
             *("gateway", f"gateway-{i}", port),
             *("--router", router.address, "--redis", redis, "--metering", metering.address),
-            *("--gateways", public, "--name", f"gateway-{i}", "--anonymous-tenant", "local"),
+            *("--gateways", public, "--gateway-id", f"gateway-{i}", "--anonymous-tenant", "local"),
             *options.gateway_flags,
         )
         for i, port in enumerate(gateway_ports)

@@ -179,7 +179,7 @@ def _attend_tiles(queries: Tensor, layer: int, group: AttentionGroup, cache: KvC
     folded = folded.reshape(tiles, kv_heads, count, head_dim)
     if count < QUERY_ROWS_MIN:
         folded = F.pad(folded, (0, 0, 0, QUERY_ROWS_MIN - count))
-    keys, values = cache.read(layer, group.tables)
+    keys, values = cache.read(layer, group.tables, queries.dtype)
     shape = (tiles, *keys.shape[1:])
     read = F.scaled_dot_product_attention(
         folded, keys.expand(shape), values.expand(shape), group.mask

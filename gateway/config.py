@@ -20,7 +20,7 @@ class GatewaySettings(ServiceSettings):
     gateways: str = Field(
         "", description="Public WebSocket base URLs of all gateways; empty: this one alone."
     )
-    name: str = Field("", description="What `session.server` says; empty: `gateway-PORT`.")
+    gateway_id: str = Field("", description="What `session.server` says; empty: `gateway-PORT`.")
 
     router: str = Field("", description="The router, `host:port`; empty: only `instances`.")
     instances: str = Field("", description="Instances to use without a router, `host:port` each.")
@@ -96,4 +96,4 @@ class GatewaySettings(ServiceSettings):
     @property
     def server_name(self) -> str:
         """This gateway's public name."""
-        return self.name or f"gateway-{self.port}"
+        return self.gateway_id or f"gateway-{self.port}"

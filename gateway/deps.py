@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from gateway.auth import Authenticator
 from gateway.config import GatewaySettings
+from gateway.session.usage import UsageOutbox
 from gateway.store.base import SessionStore
 from gateway.upstream.base import Upstream
 from mesh.clock import Clock
 from mesh.telemetry.metrics import GatewayMetrics
 from mesh.telemetry.tracing import Tracing
 
-if TYPE_CHECKING:
-    from gateway.auth import Authenticator
-    from gateway.session.registry import SessionRegistry
-    from gateway.session.usage import UsageOutbox
-
 __all__ = ["GatewayDeps"]
 
 
 @dataclass(frozen=True, slots=True)
 class GatewayDeps:
-    """One gateway's collaborators.
-
-    `usage` takes usage events without waiting and writes them to the store in batches;
-    `registry` has the live sessions of this process.
-    """
+    """One gateway's collaborators; `usage` takes events without waiting, and writes them in batches."""
 
     settings: GatewaySettings
     clock: Clock
@@ -36,4 +28,3 @@ class GatewayDeps:
     metrics: GatewayMetrics
     authenticator: Authenticator
     usage: UsageOutbox
-    registry: SessionRegistry

@@ -17,10 +17,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hiredis import pack_command
-from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.connection import AbstractConnection
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from gateway.store.base import (
@@ -36,6 +33,7 @@ from gateway.store.base import (
 )
 from gateway.store.codec import SCRIPTS, Argument, commit_arguments, read_claimed, session_key
 from mesh.clock import Clock
+from mesh.store import COMMAND_TIMEOUT_S, USAGE_PAYLOAD_FIELD, USAGE_STREAM, open_store
 
 __all__ = ["RedisStore"]
 
@@ -46,15 +44,8 @@ _log = logging.getLogger("gateway.store")
 SETTLE_S = 5.0
 # Deadlines are spread over several keys, so that a cluster's nodes share them.
 DEADLINE_SHARDS = 8
-# The stream that metering's consumer group reads, and the field with an event's JSON.
-USAGE_STREAM = "seedance:usage"
-USAGE_PAYLOAD_FIELD = "payload"
-# Usage events wait there while metering is away; about this many are kept.
+# Usage events wait here while metering is away; about this many are kept.
 USAGE_EVENTS_MAX = 1_000_000
-
-CONNECT_TIMEOUT_S = 1.0
-COMMAND_TIMEOUT_S = 2.0
-CONNECTIONS_MAX = 32
 
 _GENERATION_KEY = "seedance:generation"
 _SHA = {name: hashlib.sha1(text.encode()).hexdigest() for name, text in SCRIPTS.items()}  # noqa: S324 - the server's own name for a script
@@ -62,21 +53,6 @@ _FENCED, _MISSING = 1, 2
 
 Command = tuple[Argument, ...]
 Reply = Any
-
-
-def _connect(url: str) -> Redis:
-    """A client that connects when first used and tries nothing twice."""
-    pool = BlockingConnectionPool.from_url(
-        url,
-        max_connections=CONNECTIONS_MAX,
-        timeout=COMMAND_TIMEOUT_S,
-        socket_connect_timeout=CONNECT_TIMEOUT_S,
-        # `_exchange` bounds the whole; the library's own limit may swallow a cancellation.
-        socket_timeout=None,
-        retry=Retry(NoBackoff(), 0),
-        protocol=2,
-    )
-    return Redis.from_pool(pool)
 
 
 def _script(name: str, key: str, arguments: Sequence[Argument]) -> Command:
@@ -99,14 +75,13 @@ def _shard_of(session: str) -> int:
 class RedisStore:
     """`SessionStore` on a server at `url`; `resume_ttl_s` is a session's time without a connection.
 
-    `url`: `redis://host:port/db`, `rediss://…` or `unix:///path`; `ValueError` for another kind.
     `settle_s`: how long a store that was away, or has lost its data, is not believed.
     """
 
     def __init__(
         self, url: str, clock: Clock, resume_ttl_s: float, settle_s: float = SETTLE_S
     ) -> None:
-        self._redis = _connect(url)
+        self._redis = open_store(url, command_timeout_s=None)  # `_exchange` has a limit
         self._clock = clock
         self._resume_ttl_s = resume_ttl_s
         self._settle_s = settle_s

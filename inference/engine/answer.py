@@ -37,7 +37,8 @@ class AnswerRules:
     script_length: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+# Made once per token, like `Tokens`: frozen it would cost three times as much.
+@dataclass(slots=True)
 class Piece:
     """A run of the answer: token ids and the text that they released.
 

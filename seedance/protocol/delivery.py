@@ -117,7 +117,7 @@ class Delivery:
 
     def _send(self, entry: Entry) -> None:
         if self.link is not LinkState.DOWN:
-            self.out.append(Send(entry.frame, entry.seq, entry.text))
+            self.out.append(Send(entry.frame, entry.seq, entry.text, entry.frame.id))
 
     def resend(self, stream: str) -> None:
         """Send a stream's unacknowledged frames again, as they were."""
@@ -204,6 +204,8 @@ class Delivery:
         if self.link is LinkState.DOWN or not self.windowed:
             return None
         at = self._silence.deadline
+        if self.link is LinkState.FULL:
+            return at
         leftmost = self.log.leftmost()
         if leftmost is not None:
             at = min(at, self._resend_at(leftmost))

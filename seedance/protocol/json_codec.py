@@ -43,6 +43,7 @@ __all__ = [
     "decode_server",
     "encode_client",
     "encode_server",
+    "generate_of",
 ]
 
 # A receive window of at most 128 frames has at most as many holes as this.
@@ -83,7 +84,7 @@ def _part(path: str, value: Any) -> str:
 def _content(path: str, value: Any) -> str:
     if isinstance(value, str):
         return fields.text(path, value)
-    if not isinstance(value, list) or not value:
+    if not isinstance(value, list | tuple) or not value:
         raise bad_field(path, "a string or a list of text parts")
     return "".join(fields.items(_part)(path, value))
 
@@ -99,7 +100,7 @@ def _message(path: str, value: Any) -> ChatMessage:
 def _stop(path: str, value: Any) -> tuple[str, ...]:
     if isinstance(value, str):
         return (fields.text(path, value),)
-    if not isinstance(value, list):
+    if not isinstance(value, list | tuple):
         raise bad_field(path, "a string or a list of strings")
     return tuple(fields.items(fields.text)(path, value))
 
@@ -161,7 +162,11 @@ _DELIVERY: dict[str, fields.Reader] = {
 }
 
 
-def _generate(body: dict[str, Any]) -> Generate:
+def generate_of(body: dict[str, Any]) -> Generate:
+    """The `generate` frame of a JSON object (§3), checked in full; without `type` it is bare.
+
+    Raises `SeedanceError` (`bad_request`) with the field's path, and the stream's id if it has one.
+    """
     stream_id = _stream_id("id", body["id"]) if "id" in body else None
     try:
         fields.record("", body)
@@ -196,7 +201,7 @@ def _time(body: dict[str, Any]) -> float | int | None:
 
 
 _CLIENT_FRAMES: dict[str, Callable[[dict[str, Any]], ClientFrame]] = {
-    "generate": _generate,
+    "generate": generate_of,
     "ack": _ack,
     "cancel": lambda body: Cancel(fields.required(body, "id", _stream_id)),
     "resume": _resume,
@@ -218,7 +223,7 @@ def decode_client(message: str) -> ClientFrame:
         return Ack(int(plain_ack[1]))
     body = fields.parse_object(message)
     if "type" not in body and ("messages" in body or "prompt" in body):
-        return _generate(body)
+        return generate_of(body)
     decode = _CLIENT_FRAMES.get(fields.required(body, "type", fields.text))
     if decode is None:
         raise bad_field("type", "one of " + ", ".join(_CLIENT_FRAMES))

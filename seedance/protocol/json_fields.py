@@ -162,7 +162,7 @@ def items(reader: Reader) -> Reader:
     """A reader of lists whose items `reader` reads."""
 
     def list_reader(path: str, value: Any) -> tuple[Any, ...]:
-        if not isinstance(value, list):
+        if not isinstance(value, list | tuple):
             raise bad_field(path, "a list")
         return tuple(reader(f"{path}[{index}]", item) for index, item in enumerate(value))
 

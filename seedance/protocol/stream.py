@@ -95,16 +95,15 @@ _CREDITABLE = frozenset({_S.OPENING, _S.RUNNING})
 class StreamMachine:
     """A stream's state, its text, and the frames that are due.
 
-    `keep`: it outlives the connection. `stored`: its opening is in the session store, or need not
+    `stored`: its opening is in the session store, or need not
     be waited for. `traceparent` is the host's: the span that the stream's work belongs to.
     """
 
-    def __init__(self, wants: Generate, fingerprint: str, *, keep: bool) -> None:
+    def __init__(self, wants: Generate, fingerprint: str) -> None:
         assert wants.id is not None  # noqa: S101 - the session has given it one
         self.id = wants.id
         self.wants = wants
         self.fingerprint = fingerprint
-        self.keep = keep
         self.state = StreamState.OPENING
         self.text = TextBuffer()
         self.accepted: UpstreamAccepted | None = None
@@ -125,6 +124,11 @@ class StreamMachine:
         self.state = StreamState.RECOVERING
 
     # ------------------------------------------------------------ what is heard
+
+    @property
+    def keep(self) -> bool:
+        """Whether it outlives the connection; the session has written the default into it."""
+        return self.wants.on_disconnect == "keep"
 
     def move(self, what: StreamInput) -> bool:
         """Apply the table; whether anything was to be applied."""
@@ -206,6 +210,11 @@ class StreamMachine:
     # ------------------------------------------------------------ what is due
 
     @property
+    def wanted(self) -> bool:
+        """Whether more of it is wanted from an instance."""
+        return self.state in _HEARING
+
+    @property
     def creditable(self) -> bool:
         """Whether the engine can use credit now."""
         return self.state in _CREDITABLE
@@ -283,7 +292,9 @@ class StreamMachine:
     @property
     def tellable(self) -> bool:
         """Whether its end may be told now: `accepted` comes first, unless nothing was achieved."""
-        if self.told_accepted or self.accepted is None or not isinstance(self.end, UpstreamDone):
+        if self._mute or self.told_accepted or self.accepted is None:
+            return True
+        if not isinstance(self.end, UpstreamDone):
             return True
         return self.end.finish_reason == "cancelled"
 

@@ -104,9 +104,8 @@ class StreamSet:
 
     def _open(self, frame: Generate, fingerprint: str, now: float) -> None:
         default = "keep" if self._delivery.windowed else "cancel"
-        keep = (frame.on_disconnect or default) == "keep"
-        wants = with_seed(frame, f"{self._session}/{frame.id}")
-        stream = StreamMachine(wants, fingerprint, keep=keep)
+        wants = replace(frame, on_disconnect=frame.on_disconnect or default)
+        stream = StreamMachine(with_seed(wants, f"{self._session}/{frame.id}"), fingerprint)
         self.live[stream.id] = stream
         stream.allowed_tokens = self._share(now)
         self._delivery.out.append(OpenUpstream(stream.id, stream.allowed_tokens))

@@ -1,0 +1,119 @@
+"""`python -m gateway`: one gateway process."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import sys
+from collections.abc import Sequence
+
+from gateway.app import build_app
+from gateway.auth import Authenticator, allowed_origins, parse_keys
+from gateway.config import GatewaySettings
+from gateway.connections import Connections
+from gateway.deps import GatewayDeps
+from gateway.server import GatewayServer, bind
+from gateway.session.registry import SessionRegistry
+from gateway.session.usage import UsageOutbox
+from gateway.store.base import SessionStore
+from gateway.store.memory import MemoryStore
+from gateway.store.redis import RedisStore
+from gateway.tickets import Tickets
+from gateway.upstream.membership import MembershipSource, RouterWatch, StaticList
+from gateway.upstream.pool import InstancePool
+from mesh.clock import Clock, SystemClock
+from mesh.flags import settings_from_flags
+from mesh.lifecycle import die_with_parent, run_service
+from mesh.settings import exit_with
+from mesh.telemetry.logs import setup_logs
+from mesh.telemetry.metrics import GatewayMetrics
+from mesh.telemetry.tracing import Tracing
+
+__all__ = ["main", "serve"]
+
+
+def _store(settings: GatewaySettings, clock: Clock) -> SessionStore:
+    if not settings.redis:
+        return MemoryStore(clock, settings.resume_ttl_s)
+    return RedisStore(settings.redis, clock, settings.resume_ttl_s)
+
+
+def _membership(settings: GatewaySettings, clock: Clock) -> MembershipSource:
+    if settings.router:
+        return RouterWatch(settings.router, settings.server_name, clock)
+    return StaticList(settings.instance_addresses)
+
+
+def _authenticator(settings: GatewaySettings, store: SessionStore) -> Authenticator:
+    try:
+        keys = parse_keys(settings.keys.get_secret_value())
+        origins = allowed_origins(settings.gateway_urls, settings.origins)
+    except ValueError as error:
+        exit_with(str(error))
+    tickets = Tickets(store, settings.ticket_ttl_s)
+    anonymous = settings.anonymous_tenant or None
+    return Authenticator(keys, origins, tickets, anonymous_tenant=anonymous)
+
+
+async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
+    """Serve until `stop` is set, then drain."""
+    sock = bind(settings.host, settings.port)
+    port = sock.getsockname()[1]
+    settings = settings.model_copy(update={"port": port})
+    clock = SystemClock()
+    store = _store(settings, clock)
+    pool = InstancePool(
+        _membership(settings, clock),
+        clock,
+        mesh_secret=settings.mesh_secret.get_secret_value(),
+        calls=settings.upstream_calls,
+    )
+    tracing = Tracing(
+        "gateway",
+        secrets.token_hex(4),
+        endpoint=settings.otlp_endpoint,
+        ratio=settings.trace_ratio,
+    )
+    deps = GatewayDeps(
+        settings,
+        clock,
+        store,
+        pool,
+        tracing,
+        GatewayMetrics(),
+        _authenticator(settings, store),
+        UsageOutbox(store),
+    )
+    registry = SessionRegistry(deps)
+    connections = Connections(settings.connections_max)
+    server = GatewayServer(build_app(deps, registry, connections), settings, connections, clock)
+    async with asyncio.TaskGroup() as tasks:
+        housekeeping = [tasks.create_task(pool.run()), tasks.create_task(registry.run())]
+        # The socket listens already: whoever connects now is served as soon as the loop turns.
+        if settings.announce:
+            sys.stdout.write(f"ready {settings.host}:{port}\n")
+            sys.stdout.flush()
+        await server.run_until(stop, sock)
+        await registry.close()
+        for task in housekeeping:
+            task.cancel()
+    await store.close()
+    tracing.close()
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Read the settings and serve."""
+    settings = settings_from_flags(
+        GatewaySettings,
+        "python -m gateway",
+        "Streams generations to clients over WebSocket and HTTP.",
+        argv,
+    )
+    if settings.die_with_parent:
+        die_with_parent()
+    setup_logs(settings.log_level, as_json=settings.log_json)
+    run_service(lambda stop: serve(settings, stop))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""The gateway's routes, and nothing but wiring."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fastapi import FastAPI, WebSocket
+from fastapi.staticfiles import StaticFiles
+from starlette.responses import FileResponse, JSONResponse, Response
+
+from gateway.connections import Connections
+from gateway.deps import GatewayDeps
+from gateway.openai.routes import openai_routes
+from gateway.session.registry import SessionRegistry
+from gateway.ticket_routes import ticket_routes
+from gateway.websocket import serve_websocket
+from mesh.telemetry.metrics import CONTENT_TYPE, Folded, render
+
+__all__ = ["build_app"]
+
+STATIC = Path(__file__).with_name("static")
+
+
+def build_app(deps: GatewayDeps, registry: SessionRegistry, connections: Connections) -> FastAPI:
+    """The application. Whoever serves it runs `registry` and drains `connections`."""
+    app = FastAPI(title="Seedance gateway", docs_url=None, redoc_url=None, openapi_url=None)
+    app.include_router(ticket_routes(deps))
+    app.include_router(openai_routes(deps))
+    _health(app, deps, registry, connections)
+    _page(app)
+
+    async def infer(websocket: WebSocket) -> None:
+        await serve_websocket(websocket, deps, registry, connections)
+
+    for path in ("/v2/infer", "/v1/chat"):
+        app.add_api_websocket_route(path, infer)
+    return app
+
+
+def _health(
+    app: FastAPI, deps: GatewayDeps, registry: SessionRegistry, connections: Connections
+) -> None:
+    Folded(
+        deps.metrics.registry,
+        gauges={
+            "seedance_gateway_connections": ("WebSockets open now.", lambda: len(connections)),
+            "seedance_gateway_sessions": ("Sessions owned now.", lambda: len(registry)),
+            "seedance_gateway_usage_waiting": (
+                "Usage events that are not in the store yet.",
+                lambda: len(deps.usage),
+            ),
+        },
+    )
+
+    @app.get("/healthz")
+    async def healthz() -> Response:
+        return JSONResponse({"status": "ok"})
+
+    @app.get("/readyz")
+    async def readyz() -> Response:
+        if connections.draining or not deps.upstream.ready():
+            reason = "draining" if connections.draining else "no instance can take a stream"
+            return JSONResponse(
+                {"status": "not ready", "reason": reason},
+                status_code=503,
+                headers={"Retry-After": "1"},
+            )
+        return JSONResponse({"status": "ready"})
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        return Response(render(deps.metrics.registry), media_type=CONTENT_TYPE)
+
+
+def _page(app: FastAPI) -> None:
+    if not (STATIC / "index.html").is_file():
+        return
+
+    @app.get("/")
+    async def page() -> Response:
+        return FileResponse(STATIC / "index.html")
+
+    app.mount("/static", StaticFiles(directory=STATIC), name="static")

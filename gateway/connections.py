@@ -1,0 +1,63 @@
+"""The WebSockets that are open now, and how a process that ends parts from them (§3 `goaway`)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from seedance.protocol.errors import CloseCode
+
+if TYPE_CHECKING:
+    from gateway.websocket import Connection
+
+__all__ = ["Connections"]
+
+# Clients spread their reconnects over this.
+RECONNECT_MS = 500
+# What a client that was told to go has before it is closed, beyond the time to reconnect.
+LEAVE_S = 1.0
+POLL_S = 0.05
+
+
+class Connections:
+    """At most `limit` at once; none new once the process drains."""
+
+    def __init__(self, limit: int) -> None:
+        self.draining = False
+        self._limit = limit
+        self._open: set[Connection] = set()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    @property
+    def admits(self) -> bool:
+        """Whether one more may open."""
+        return not self.draining and len(self._open) < self._limit
+
+    @contextmanager
+    def holding(self, connection: Connection) -> Iterator[None]:
+        """Count a connection while it is open."""
+        self._open.add(connection)
+        try:
+            yield
+        finally:
+            self._open.discard(connection)
+
+    async def drain(self, grace_s: float) -> None:
+        """Ask all to go, let simple clients' streams finish, then close what is left with 1001."""
+        self.draining = True
+        for connection in self._open:
+            connection.go_away("the gateway is shutting down", RECONNECT_MS)
+        loop = asyncio.get_running_loop()
+        leave_at = loop.time() + min(grace_s, RECONNECT_MS / 1000 + LEAVE_S)
+        end_at = loop.time() + grace_s
+        while self._open and loop.time() < end_at:
+            for connection in list(self._open):
+                if not connection.busy and (loop.time() >= leave_at or connection.at_rest):
+                    connection.close(CloseCode.GOING_AWAY, "the gateway is shutting down")
+            await asyncio.sleep(POLL_S)
+        for connection in list(self._open):
+            connection.close(CloseCode.GOING_AWAY, "the gateway is shutting down")

@@ -1,0 +1,328 @@
+"""One stream's work at the instances: opened, found again after a break, and let go (the design, §3).
+
+    ──open, recover──► ASKED ──accepted──► HELD ──done, error──► OVER
+                         ▲                   │
+                         └── broken: attach, then re-open elsewhere, each time after a longer wait
+
+The session's machine says what is wanted; where, and how often it is tried, is decided here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from gateway.session.journal import Opening
+from gateway.session.usage import StreamFinished
+from gateway.upstream.base import Attach, NoInstanceError, Open, StreamHandle, Where
+from mesh.telemetry.names import Attribute, Span
+from mesh.telemetry.tracing import SpanHandle
+from seedance.protocol.effects import Finished
+from seedance.protocol.errors import ErrorCode, SeedanceError
+from seedance.protocol.events import (
+    FromInstance,
+    InstanceEvent,
+    UpstreamAccepted,
+    UpstreamBroken,
+    UpstreamDone,
+    UpstreamFailed,
+    UpstreamTokens,
+)
+from seedance.protocol.frames import Timing, Usage
+from seedance.protocol.stream import StreamMachine
+
+if TYPE_CHECKING:
+    from gateway.session.owner import SessionOwner
+
+__all__ = ["RECOVERIES_MAX", "Generation"]
+
+# A stream is looked for at once on its instance and on another one, then after waits that double, for
+# about 13 s in all; then it ends with `unavailable`. Tokens that arrive make the count begin anew.
+RECOVERIES_MAX = 12
+RECOVERIES_AT_ONCE = 2
+RECOVERY_WAIT_S = 0.1
+RECOVERY_WAIT_MAX_S = 2.0
+# Refusals by an instance that another one may not share.
+_ELSEWHERE = frozenset({ErrorCode.UNAVAILABLE, ErrorCode.UNKNOWN_STREAM})
+
+
+class _Phase(Enum):
+    ASKED = "asked"
+    HELD = "held"
+    OVER = "over"
+
+
+class Generation:
+    """Listens to the instance for one stream of one session."""
+
+    def __init__(self, owner: SessionOwner, stream: StreamMachine, opening: Opening) -> None:
+        self.opening = opening
+        self._owner = owner
+        self._deps = owner.deps
+        self._stream = stream
+        self._name = f"{owner.identity.session}/{stream.id}"
+        self._phase = _Phase.ASKED
+        self._listening: _Ear | None = None
+        self._handle: StreamHandle | None = None
+        self._failed: frozenset[str] = frozenset()
+        self._tries = 0
+        self._credit = 0
+        self._retry: asyncio.TimerHandle | None = None
+        self._span = self._begin_span()
+        stream.traceparent = self._span.traceparent
+
+    # ------------------------------------------------------------ what the session wants
+
+    def open(self, credit: int) -> None:
+        """Begin on the instance that the router's rule names; a refusal is heard like any other."""
+        self._credit = credit
+        try:
+            instance = self._choose()
+        except NoInstanceError as error:
+            self._hear(UpstreamFailed(error))
+            return
+        self._open_at(instance)
+
+    def recover(self, credit: int) -> None:
+        """The call broke: attach to the same instance first, it may be alive."""
+        self._credit = credit
+        self._leave()
+        self._phase = _Phase.ASKED
+        if self._tries == 0 and self.opening.instance:
+            self._tries = 1
+            self._attach_at(self.opening.instance)
+        else:
+            self._try_elsewhere()
+
+    def grant(self, tokens: int) -> None:
+        """More credit."""
+        if self._handle is not None:
+            self._handle.add_credit(tokens)
+
+    def cancel(self) -> None:
+        """Stop the generation wherever it is; its end is heard, at once if nobody is asked."""
+        if self._handle is None and self.opening.instance and self._phase is not _Phase.OVER:
+            # A former owner's instance may still hold it, with blocks that nobody needs now.
+            self._attach_at(self.opening.instance)
+        if self._handle is not None:
+            self._handle.cancel()
+        elif self._phase is not _Phase.OVER:
+            self._stop_retrying()
+            self._hear(UpstreamBroken())
+
+    def finish(self, finished: Finished) -> None:
+        """The stream is settled: write its bill and end its span."""
+        opening, usage = self.opening, finished.usage
+        prompt = usage.prompt_tokens or opening.prompt_tokens
+        event = StreamFinished(
+            tenant=self._owner.identity.tenant,
+            session=self._owner.identity.session,
+            stream=self._stream.id,
+            model=opening.model or opening.wants.request.model,
+            instance=opening.instance,
+            finish_reason=finished.reason,
+            prompt_tokens=prompt,
+            cached_tokens=usage.cached_tokens,
+            completion_tokens=usage.completion_tokens,
+            started_ms=opening.started_ms,
+            ended_ms=self._deps.clock.wall_ms(),
+            traceparent=self._span.traceparent,
+        )
+        self._deps.usage.add(event.event())
+        self._span.set(
+            {
+                Attribute.RESPONSE_MODEL: opening.model,
+                Attribute.INSTANCE: opening.instance,
+                Attribute.FINISH_REASONS: (finished.reason,),
+                Attribute.INPUT_TOKENS: prompt,
+                Attribute.OUTPUT_TOKENS: usage.completion_tokens,
+            }
+        )
+        failed = finished.reason in {code.value for code in ErrorCode}
+        self._span.end(error=finished.reason if failed else None)
+
+    def release(self) -> None:
+        """Its end is in the store: the instance may forget it."""
+        self._stop_retrying()
+        if self._handle is not None:
+            self._handle.release()
+        self._phase, self._handle, self._listening = _Phase.OVER, None, None
+
+    def abandon(self) -> None:
+        """This owner was fenced, or drains: not a word to the instance."""
+        self._leave()
+        self._phase = _Phase.OVER
+        self._span.end()
+
+    # ------------------------------------------------------------ what the instance says
+
+    def heard(self, what: InstanceEvent) -> None:
+        """One event of the call that is listened to."""
+        match what:
+            case UpstreamTokens():
+                known = len(self._stream.text.token_ids)
+                self._hear(what)
+                if self._tries and len(self._stream.text.token_ids) > known:
+                    self._tries, self._failed = 0, frozenset()
+                return
+            case UpstreamAccepted():
+                self._accepted(what)
+            case UpstreamBroken():
+                self._failed |= {self.opening.instance}
+            case UpstreamFailed(error) if error.code in _ELSEWHERE and self._may_try():
+                self._failed |= {self.opening.instance}
+                self._try_elsewhere()
+                return
+            case UpstreamDone() | UpstreamFailed():
+                self._phase = _Phase.OVER
+        self._hear(what)
+
+    def _accepted(self, accepted: UpstreamAccepted) -> None:
+        self._phase = _Phase.HELD
+        opening = self.opening
+        opening.instance = accepted.instance
+        opening.model = accepted.model
+        opening.prompt_tokens = accepted.prompt_tokens or opening.prompt_tokens
+        self._owner.journal.touch(self._stream.id, opening=True)
+
+    def _hear(self, what: InstanceEvent) -> None:
+        self._owner.hear(FromInstance(self._stream.id, what))
+
+    # ------------------------------------------------------------ how
+
+    def _may_try(self) -> bool:
+        # A fresh `open` that an instance refused may go elsewhere, too: nothing was framed yet.
+        wanted = self._phase is _Phase.ASKED and self._stream.wanted
+        return wanted and self._tries < RECOVERIES_MAX
+
+    def _try_elsewhere(self) -> None:
+        self._leave()
+        if not self._may_try():
+            gone = "no instance could go on with this stream"
+            self._phase = _Phase.OVER
+            self._hear(UpstreamFailed(SeedanceError(ErrorCode.UNAVAILABLE, gone)))
+            return
+        self._tries += 1
+        waits = self._tries - RECOVERIES_AT_ONCE
+        wait = min(RECOVERY_WAIT_S * 2.0 ** (waits - 1), RECOVERY_WAIT_MAX_S) if waits > 0 else 0.0
+        self._retry = asyncio.get_running_loop().call_later(wait, self._reopen)
+
+    def _reopen(self) -> None:
+        self._retry = None
+        try:
+            instance = self._choose()
+        except NoInstanceError:
+            # Nobody else is there: the one that failed may be back by the next time.
+            self._failed = frozenset()
+            self._try_elsewhere()
+            return
+        self._open_at(instance)
+
+    def _choose(self) -> str:
+        identity, request = self._owner.identity, self.opening.wants.request
+        where = Where(identity.user, request.model, identity.instance_class, exclude=self._failed)
+        span = self._deps.tracing.start(Span.ROUTE, self._span.traceparent, hop="router")
+        try:
+            instance = self._deps.upstream.choose(where)
+        except NoInstanceError as error:
+            span.end(error=error.code.value)
+            raise
+        span.set({Attribute.INSTANCE: instance})
+        span.end()
+        return instance
+
+    def _open_at(self, instance: str) -> None:
+        self._moved_to(instance)
+        spec = Open(
+            self._name,
+            self._owner.epoch,
+            self.opening.wants.request,
+            self._owner.identity.tenant,
+            forced_prefix=tuple(self._stream.text.token_ids),
+            traceparent=self._span.traceparent,
+            credit=self._credit,
+        )
+        self._handle = self._deps.upstream.open(instance, spec, self._ear())
+
+    def _attach_at(self, instance: str) -> None:
+        spec = Attach(
+            self._name,
+            self._owner.epoch,
+            len(self._stream.text.token_ids),
+            traceparent=self._span.traceparent,
+            credit=self._credit,
+        )
+        self._handle = self._deps.upstream.attach(instance, spec, self._ear())
+
+    def _moved_to(self, instance: str) -> None:
+        self.opening.instance = instance
+        self._owner.journal.touch(self._stream.id, opening=True)
+
+    def _ear(self) -> _Ear:
+        self._listening = _Ear(self)
+        return self._listening
+
+    def listens(self, ear: _Ear) -> bool:
+        """Whether this is the call whose word counts."""
+        return self._listening is ear
+
+    def _leave(self) -> None:
+        self._stop_retrying()
+        if self._handle is not None:
+            self._handle.abandon()
+        self._handle, self._listening = None, None
+
+    def _stop_retrying(self) -> None:
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
+
+    def _begin_span(self) -> SpanHandle:
+        identity, request = self._owner.identity, self.opening.wants.request
+        attributes: dict[Attribute, str | int | float] = {
+            Attribute.OPERATION: "chat",
+            Attribute.PROVIDER: "seedance",
+            Attribute.REQUEST_MODEL: request.model,
+            Attribute.TEMPERATURE: request.sampling.temperature,
+            Attribute.TENANT: identity.tenant,
+            Attribute.SESSION: identity.session,
+            Attribute.STREAM: self._stream.id,
+            Attribute.EPOCH: self._owner.epoch,
+        }
+        if request.max_tokens is not None:
+            attributes[Attribute.MAX_TOKENS] = request.max_tokens
+        return self._deps.tracing.start(
+            Span.GENERATE, self.opening.traceparent, kind="server", attributes=attributes
+        )
+
+
+class _Ear:
+    """Listens to one call; what comes from a call that was left is not heard."""
+
+    def __init__(self, generation: Generation) -> None:
+        self._generation = generation
+
+    def _hear(self, what: InstanceEvent) -> None:
+        if self._generation.listens(self):
+            self._generation.heard(what)
+
+    def on_accepted(self, accepted: UpstreamAccepted) -> None:
+        """The instance has taken it."""
+        self._hear(accepted)
+
+    def on_tokens(self, tokens: UpstreamTokens) -> None:
+        """Tokens arrived."""
+        self._hear(tokens)
+
+    def on_done(self, finish_reason: str, usage: Usage, timing: Timing) -> None:
+        """It ended well."""
+        self._hear(UpstreamDone(finish_reason, usage, timing))
+
+    def on_error(self, error: SeedanceError, usage: Usage | None) -> None:
+        """The instance refused or failed it."""
+        self._hear(UpstreamFailed(error, usage))
+
+    def on_broken(self) -> None:
+        """The call broke."""
+        self._hear(UpstreamBroken())

@@ -1,0 +1,57 @@
+"""Whose a session is, and how it is written down and read again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from dataclasses import dataclass
+
+__all__ = ["SessionIdentity", "hash_of", "new_identity", "read_identity"]
+
+_TOKEN_BYTES = 32
+_ID_BYTES = 16
+
+
+def hash_of(token: str) -> str:
+    """What is kept of a resume token."""
+    return hashlib.sha256(token.encode(errors="surrogatepass")).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class SessionIdentity:
+    """A session's constant part. `user` is what routing goes by; `windowed` how it began."""
+
+    session: str
+    token_hash: str
+    tenant: str
+    user: str
+    mode: str
+    instance_class: str
+    windowed: bool
+
+    def created(self) -> bytes:
+        """Its JSON for the store."""
+        fields = {name: getattr(self, name) for name in self.__slots__ if name != "session"}
+        return json.dumps({"v": 1, **fields}, separators=(",", ":")).encode()
+
+
+def new_identity(
+    tenant: str, user: str, mode: str, instance_class: str, *, windowed: bool
+) -> tuple[SessionIdentity, str]:
+    """A new session, and its resume token, which only the client keeps."""
+    token = secrets.token_urlsafe(_TOKEN_BYTES)
+    session = secrets.token_urlsafe(_ID_BYTES)
+    identity = SessionIdentity(
+        session, hash_of(token), tenant, user, mode, instance_class, windowed
+    )
+    return identity, token
+
+
+def read_identity(session: str, created: bytes) -> SessionIdentity:
+    """The identity that `created` wrote."""
+    fields = json.loads(created)
+    return SessionIdentity(
+        session,
+        **{name: fields[name] for name in SessionIdentity.__slots__ if name != "session"},
+    )

@@ -1,0 +1,180 @@
+"""What of a session is not in the store yet, gathered between two commits.
+
+Token ids are written when their text lies wholly in frames: a new owner that begins after them
+hears every byte that no frame holds once more from the instance, or from another one (§4.5).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from gateway.session.identity import SessionIdentity
+from gateway.store.base import LogEntry, SessionWrite, StreamWrite
+from seedance.protocol.frames import Generate
+from seedance.protocol.json_codec import decode_client, encode_client
+from seedance.protocol.session import SessionMachine
+from seedance.protocol.stream import StreamMachine
+
+__all__ = ["Journal", "Opening"]
+
+
+@dataclass(slots=True)
+class Opening:
+    """What the store is told of a stream's beginning; `prompt_tokens` when an instance counted."""
+
+    wants: Generate
+    fingerprint: str
+    started_ms: int
+    traceparent: str
+    model: str = ""
+    prompt_tokens: int = 0
+    instance: str = ""
+
+    def write(self) -> bytes:
+        """Its JSON (`instance` stands beside it in the store)."""
+        return json.dumps(
+            {
+                "v": 1,
+                "generate": encode_client(self.wants),
+                "fingerprint": self.fingerprint,
+                "started_ms": self.started_ms,
+                "traceparent": self.traceparent,
+                "model": self.model,
+                "prompt_tokens": self.prompt_tokens,
+            },
+            separators=(",", ":"),
+        ).encode()
+
+    @classmethod
+    def read(cls, opened: bytes, instance: str) -> Opening:
+        """The opening that `write` wrote."""
+        fields = json.loads(opened)
+        wants = decode_client(fields["generate"])
+        if not isinstance(wants, Generate):
+            raise TypeError("a stream's opening must hold a `generate` frame")
+        return cls(
+            wants,
+            fields["fingerprint"],
+            fields["started_ms"],
+            fields["traceparent"],
+            fields["model"],
+            fields["prompt_tokens"],
+            instance,
+        )
+
+
+class Journal:
+    """One session's news for the store. `openings` finds the opening of a live stream."""
+
+    def __init__(
+        self,
+        identity: SessionIdentity,
+        machine: SessionMachine,
+        openings: Callable[[str], Opening | None],
+    ) -> None:
+        self._identity = identity
+        self._machine = machine
+        self._openings = openings
+        self._touched: set[str] = set()
+        self._opened: set[str] = set()
+        self._tokens_written: dict[str, int] = {}
+        self._logged_seq = 0
+        self._acked = 0
+        self._whole = True
+        self._renew = False
+
+    def touch(self, stream: str, *, opening: bool = False) -> None:
+        """Something about a stream is new; `opening`: its opening is, too."""
+        self._touched.add(stream)
+        if opening:
+            self._opened.add(stream)
+
+    def rewrite(self) -> None:
+        """The store may have lost anything: next time everything is written."""
+        self._whole = True
+
+    def renew(self) -> None:
+        """Write at least a sign of life next time."""
+        self._renew = True
+
+    @property
+    def written(self) -> bool:
+        """Whether the store was ever told of this session."""
+        return not self._whole or self._logged_seq > 0
+
+    def adopt(self, logged_seq: int) -> None:
+        """The session came from the store, which has everything up to here."""
+        self._whole = False
+        self._logged_seq = logged_seq
+        for name, stream in self._machine.streams.live.items():
+            self._tokens_written[name] = stream.text.whole_tokens
+
+    def take(self, epoch: int, *, detached: bool) -> SessionWrite | None:
+        """What is new since the last call; None: nothing."""
+        if self._machine.over:
+            return SessionWrite(self._identity.session, epoch, closed=True)
+        whole, self._whole = self._whole, False
+        if whole:
+            self._tokens_written.clear()
+            self._logged_seq = 0
+        streams = self._streams(whole=whole)
+        entries = self._entries()
+        acked = self._machine.delivery.log.base
+        news = whole or self._renew or entries or streams or acked != self._acked
+        self._renew, self._acked = False, acked
+        if not news:
+            return None
+        return SessionWrite(
+            self._identity.session,
+            epoch,
+            created=self._identity.created() if whole else None,
+            entries=entries,
+            acked=acked,
+            streams=streams,
+            rewrite=whole,
+            detached=detached,
+        )
+
+    def _entries(self) -> tuple[LogEntry, ...]:
+        # What a simple client was sent is TCP's: it is not in the store, hence not resumed.
+        if not self._machine.delivery.windowed:
+            return ()
+        log = self._machine.delivery.log
+        entries = tuple(
+            LogEntry(entry.seq, entry.text.encode())
+            for entry in log
+            if entry.seq > self._logged_seq
+        )
+        self._logged_seq = log.last_seq
+        return entries
+
+    def _streams(self, *, whole: bool) -> tuple[StreamWrite, ...]:
+        live, ended = self._machine.streams.live, self._machine.streams.ended
+        names: Iterable[str] = (*live, *ended) if whole else self._touched
+        writes = []
+        for name in names:
+            if name in live:
+                writes.append(self._live(live[name], opening=whole or name in self._opened))
+            elif name in ended:
+                end = json.dumps({"v": 1, "fingerprint": ended[name]}, separators=(",", ":"))
+                writes.append(StreamWrite(name, ended=end.encode()))
+                self._tokens_written.pop(name, None)
+        self._touched.clear()
+        self._opened.clear()
+        return tuple(writes)
+
+    def _live(self, stream: StreamMachine, *, opening: bool) -> StreamWrite:
+        text = stream.text
+        written = self._tokens_written.get(stream.id, 0)
+        self._tokens_written[stream.id] = text.whole_tokens
+        opened = self._openings(stream.id) if opening else None
+        return StreamWrite(
+            stream.id,
+            opened=opened.write() if opened else None,
+            instance=opened.instance if opened else None,
+            token_ids=tuple(text.token_ids[written : text.whole_tokens]),
+            framed_bytes=text.framed_bytes,
+            framed_tokens=text.framed_tokens,
+        )

@@ -1,0 +1,274 @@
+"""The host of one session's machine: carries out what it asks, for as long as this gateway owns it."""
+
+from __future__ import annotations
+
+import asyncio
+from enum import Enum
+from typing import TYPE_CHECKING, Protocol
+
+from gateway.session.checkpoint import Checkpointer, StoreState
+from gateway.session.generation import Generation
+from gateway.session.identity import SessionIdentity
+from gateway.session.journal import Journal, Opening
+from gateway.store.base import SessionWrite
+from seedance.protocol.delivery import LinkState
+from seedance.protocol.effects import (
+    CancelUpstream,
+    CloseLink,
+    Effect,
+    Fenced,
+    Finished,
+    Grant,
+    OpenUpstream,
+    RecoverUpstream,
+    Send,
+    SessionOver,
+)
+from seedance.protocol.errors import CloseCode
+from seedance.protocol.events import (
+    LinkDown,
+    Pump,
+    SessionEvent,
+    Stored,
+    StoreLevel,
+    Tick,
+)
+from seedance.protocol.session import SessionMachine, SessionState
+
+if TYPE_CHECKING:
+    from gateway.deps import GatewayDeps
+    from gateway.session.registry import SessionRegistry
+
+__all__ = ["Carrier", "OwnerState", "SessionOwner"]
+
+
+class Carrier(Protocol):
+    """The connection that carries a session now."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether everything sent has left the process."""
+        ...
+
+    @property
+    def traceparent(self) -> str:
+        """What the client's upgrade request said; empty: nothing."""
+        ...
+
+    def send(self, effect: Send) -> None:
+        """Hand a frame to the transport."""
+        ...
+
+    def close(self, code: CloseCode, reason: str) -> None:
+        """Close the connection; nothing of it reaches the session any more."""
+        ...
+
+
+class OwnerState(Enum):
+    """Whether this gateway owns the session, is writing down its end, or has let go."""
+
+    OWNING = "owning"
+    CLOSING = "closing"
+    GONE = "gone"
+
+
+class SessionOwner:
+    """Holds a session's machine, its generations, its journal and its connection."""
+
+    def __init__(
+        self,
+        identity: SessionIdentity,
+        epoch: int,
+        machine: SessionMachine,
+        registry: SessionRegistry,
+    ) -> None:
+        self.identity = identity
+        self.epoch = epoch
+        self.machine = machine
+        self.deps: GatewayDeps = registry.deps
+        self.state = OwnerState.OWNING
+        self.carrier: Carrier | None = None
+        self.armed_at = float("inf")
+        self.journal = Journal(identity, machine, self._opening)
+        self._registry = registry
+        self._checkpointer: Checkpointer = registry.checkpointer
+        self._generations: dict[str, Generation] = {}
+        self._pumping = False
+
+    # ------------------------------------------------------------ events
+
+    def step(self, event: SessionEvent) -> None:
+        """Give the machine an event and do what it asks."""
+        if self.state is OwnerState.GONE:
+            return
+        now = self.deps.clock.monotonic()
+        for effect in self.machine.step(event, now):
+            self._do(effect)
+        if self.machine.state is SessionState.LIVE:
+            self._checkpointer.mark(self)
+        self._arm(now)
+
+    def hear(self, event: SessionEvent) -> None:
+        """As `step`, for what instances say: its text leaves at the end of this turn of the loop."""
+        for effect in self.machine.step(event, self.deps.clock.monotonic()):
+            self._do(effect)
+        if not self._pumping:
+            self._pumping = True
+            asyncio.get_running_loop().call_soon(self._pump)
+
+    def _pump(self) -> None:
+        self._pumping = False
+        self.step(Pump())
+
+    def on_time(self, _now: float) -> None:
+        """A deadline of the machine may have come (called by the timer wheel)."""
+        self.step(Tick(idle=self.carrier is None or self.carrier.idle))
+
+    def _arm(self, now: float) -> None:
+        at = None if self.machine.over else self.machine.deadline(now)
+        if at is not None and self.state is OwnerState.OWNING:
+            self._registry.timers.arm(self, at)
+
+    # ------------------------------------------------------------ the connection
+
+    def attach(self, carrier: Carrier, event: SessionEvent) -> None:
+        """Let this connection carry the session; an older one is told that it was taken over."""
+        older, self.carrier = self.carrier, None
+        if older is not None:
+            older.close(CloseCode.TAKEN_OVER, "taken over by a newer connection")
+        self.carrier = carrier
+        self.step(event)
+        if self._checkpointer.state is StoreState.AWAY:
+            self.store_level(committed=False)
+
+    def detach(self, carrier: Carrier) -> None:
+        """The connection is gone; if it is not the one that carries the session, nothing happens."""
+        if self.carrier is not carrier:
+            return
+        self.carrier = None
+        self.step(LinkDown())
+
+    # ------------------------------------------------------------ effects
+
+    def _do(self, effect: Effect) -> None:
+        match effect:
+            case Send():
+                if self.carrier is not None:
+                    self.carrier.send(effect)
+                if effect.stream is not None:
+                    self.journal.touch(effect.stream)
+            case OpenUpstream(stream, credit):
+                self._open(stream, credit)
+            case (
+                Grant(stream) | RecoverUpstream(stream) | CancelUpstream(stream) | Finished(stream)
+            ):
+                if stream in self._generations:
+                    self._tell(self._generations[stream], effect)
+            case CloseLink(code, reason):
+                self._close(code, reason)
+            case Fenced():
+                self.fenced()
+            case SessionOver():
+                self._over()
+
+    def _tell(
+        self, generation: Generation, effect: Grant | RecoverUpstream | CancelUpstream | Finished
+    ) -> None:
+        match effect:
+            case Grant(_, tokens):
+                generation.grant(tokens)
+            case RecoverUpstream(_, credit):
+                generation.recover(credit)
+            case CancelUpstream():
+                generation.cancel()
+            case Finished(stream):
+                generation.finish(effect)
+                self.journal.touch(stream)
+
+    def _over(self) -> None:
+        self._registry.forget(self)
+        # What nobody but this connection knew leaves no trace.
+        known = bool(self._generations) or self.journal.written
+        self.state = OwnerState.CLOSING if known else OwnerState.GONE
+        if known:
+            self._checkpointer.mark(self)
+
+    def _open(self, stream: str, credit: int) -> None:
+        machine = self.machine.streams.live[stream]
+        carried = self.carrier.traceparent if self.carrier is not None else ""
+        opening = Opening(
+            machine.wants,
+            machine.fingerprint,
+            self.deps.clock.wall_ms(),
+            machine.wants.traceparent or carried,
+        )
+        generation = Generation(self, machine, opening)
+        self._generations[stream] = generation
+        self.journal.touch(stream, opening=True)
+        # With the store away nothing waits for it (§4.4).
+        machine.stored = self._checkpointer.state is StoreState.AWAY
+        generation.open(credit)
+
+    def adopt(self, stream: str, opening: Opening) -> None:
+        """A stream of a former owner, out of the store."""
+        machine = self.machine.streams.live[stream]
+        self._generations[stream] = Generation(self, machine, opening)
+
+    def _opening(self, stream: str) -> Opening | None:
+        generation = self._generations.get(stream)
+        return None if generation is None else generation.opening
+
+    def _close(self, code: CloseCode, reason: str) -> None:
+        carrier, self.carrier = self.carrier, None
+        if carrier is not None:
+            carrier.close(code, reason)
+            self.step(LinkDown())
+
+    # ------------------------------------------------------------ the store
+
+    def take_write(self) -> SessionWrite | None:
+        """What the store has to be told."""
+        if self.machine.state is SessionState.PROVISIONAL or self.state is OwnerState.GONE:
+            return None
+        return self.journal.take(self.epoch, detached=self.machine.delivery.link is LinkState.DOWN)
+
+    def stored(self, write: SessionWrite) -> None:
+        """A write is in the store."""
+        for stream in write.streams:
+            if stream.ended is not None and stream.id in self._generations:
+                self._generations.pop(stream.id).release()
+        if write.closed:
+            for generation in self._generations.values():
+                generation.release()
+            self._generations.clear()
+            self.state = OwnerState.GONE
+            return
+        opened = tuple(s.id for s in write.streams if s.opened is not None)
+        last = write.entries[-1].seq if write.entries else max(0, write.acked - 1)
+        self.step(Stored(last, self.deps.clock.wall_ms(), opened))
+
+    def not_stored(self, write: SessionWrite) -> None:
+        """The store is away: nobody waits for it, and everything is written when it is back (§4.4)."""
+        self.journal.rewrite()
+        opened = tuple(s.id for s in write.streams if s.opened is not None)
+        self.step(Stored(0, self.deps.clock.wall_ms(), opened))
+
+    def store_level(self, *, committed: bool) -> None:
+        """The store came or went."""
+        self.step(StoreLevel(committed, self.deps.clock.wall_ms()))
+
+    def fenced(self) -> None:
+        """A newer owner has the session: let go of everything without touching it (§4.6)."""
+        self._registry.forget(self)
+        self.abandon()
+        carrier, self.carrier = self.carrier, None
+        if carrier is not None:
+            carrier.close(CloseCode.TAKEN_OVER, "the session is owned by another gateway")
+
+    def abandon(self) -> None:
+        """Stop listening to the instances; they go on until their credit is used up."""
+        self.state = OwnerState.GONE
+        self._registry.timers.disarm(self)
+        for generation in self._generations.values():
+            generation.abandon()
+        self._generations.clear()

@@ -1,0 +1,216 @@
+"""The sessions that this gateway owns: begun here, found again, taken over, and swept up (§4.5–§4.8)."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from gateway.session.checkpoint import Checkpointer
+from gateway.session.identity import SessionIdentity, hash_of, read_identity
+from gateway.session.owner import Carrier, SessionOwner
+from gateway.session.restore import restore_machine
+from gateway.store.base import StoredSession, StoreUnavailableError
+from gateway.timers import TimerWheel
+from seedance.protocol.errors import CloseCode, ErrorCode, SeedanceError
+from seedance.protocol.events import Expired, ResumeOn
+from seedance.protocol.frames import Heartbeat, Resume, SessionFrame
+from seedance.protocol.resume import ResumeFault
+from seedance.protocol.session import SessionMachine, SessionRules
+
+if TYPE_CHECKING:
+    from gateway.deps import GatewayDeps
+
+__all__ = ["SessionRegistry"]
+
+log = logging.getLogger("gateway")
+
+SWEEP_EVERY_S = 5.0
+SWEEP_LIMIT = 32
+
+
+class SessionRegistry:
+    """Finds a session's owner in this process, or makes one out of what the store has."""
+
+    def __init__(self, deps: GatewayDeps) -> None:
+        settings = deps.settings
+        self.deps = deps
+        self.timers = TimerWheel(deps.clock)
+        self.checkpointer = Checkpointer(
+            deps.store,
+            deps.usage,
+            deps.clock,
+            deps.tracing,
+            settings.commit_interval_ms / 1000,
+        )
+        self.rules = SessionRules(
+            Heartbeat(
+                settings.heartbeat_connection_s,
+                settings.heartbeat_session_s,
+                settings.heartbeat_stream_s,
+            ),
+            resume_ttl_s=settings.resume_ttl_s,
+        )
+        self._owners: dict[str, SessionOwner] = {}
+        self._resuming: dict[str, asyncio.Lock] = {}
+
+    def __len__(self) -> int:
+        return len(self._owners)
+
+    @property
+    def owners(self) -> list[SessionOwner]:
+        """Every owner now."""
+        return list(self._owners.values())
+
+    def hello(self, identity: SessionIdentity, token: str, epoch: int) -> SessionFrame:
+        """The `session` frame."""
+        settings = self.deps.settings
+        return SessionFrame(
+            session=identity.session,
+            token=token,
+            epoch=epoch,
+            tenant=identity.tenant,
+            mode=identity.mode,
+            server=settings.server_name,
+            gateways=settings.gateway_urls,
+            resume_ttl=settings.resume_ttl_s,
+            heartbeat=self.rules.heartbeat,
+            window=self.rules.window,
+        )
+
+    def begin(self, identity: SessionIdentity) -> SessionOwner:
+        """A provisional session: nobody but its connection knows it until its first `generate`."""
+        machine = SessionMachine(identity.session, self.rules, self.deps.clock.monotonic())
+        return self._own(SessionOwner(identity, 1, machine, self))
+
+    def _own(self, owner: SessionOwner) -> SessionOwner:
+        self._owners[owner.identity.session] = owner
+        self.checkpointer.owners.add(owner)
+        return owner
+
+    def forget(self, owner: SessionOwner) -> None:
+        """The session is over, or somebody else's."""
+        self.timers.disarm(owner)
+        self.checkpointer.owners.discard(owner)
+        if self._owners.get(owner.identity.session) is owner:
+            del self._owners[owner.identity.session]
+
+    # ------------------------------------------------------------ resume
+
+    async def resume(
+        self, resume: Resume, tenant: str, carrier: Carrier, *, windowed: bool
+    ) -> SessionOwner:
+        """Give the session to this connection, whoever had it.
+
+        Raises `ResumeFault` with the error and the close code for the client: the session is known
+        to be gone (`session_expired`, 4410), the store cannot be asked (`unavailable`, 1013), or
+        `last_seq` is no place to go on from.
+        """
+        # Two connections that resume at once come one after the other: the later takes over.
+        async with self._alone(resume.session):
+            owner = await self._find(resume)
+            if owner.identity.tenant != tenant:
+                raise _expired()
+            owner.machine.check_resume(resume)
+            hello = self.hello(owner.identity, resume.token, owner.epoch)
+            owner.attach(carrier, ResumeOn(resume, hello, windowed))
+            return owner
+
+    @asynccontextmanager
+    async def _alone(self, session: str) -> AsyncIterator[None]:
+        lock = self._resuming.setdefault(session, asyncio.Lock())
+        try:
+            async with lock:
+                yield
+        finally:
+            if not lock.locked() and self._resuming.get(session) is lock:
+                del self._resuming[session]
+
+    async def _find(self, resume: Resume) -> SessionOwner:
+        """The owner, its epoch raised by one."""
+        token_hash = hash_of(resume.token)
+        owner = self._owners.get(resume.session)
+        if owner and not hmac.compare_digest(owner.identity.token_hash, token_hash):
+            raise _expired()
+        try:
+            stored = await self.deps.store.claim(resume.session, token_hash)
+        except PermissionError:
+            raise _expired() from None
+        except StoreUnavailableError:
+            if owner is None or self._owners.get(resume.session) is not owner:
+                raise _unavailable() from None
+            owner.epoch += 1
+            return owner
+        mine = self._owners.get(resume.session)
+        if mine is not None and (stored is None or stored.epoch == mine.epoch + 1):
+            # What is in memory is newer than what is stored; nobody else had it in between.
+            mine.epoch += 1
+            return mine
+        if stored is None:
+            raise _expired()
+        if mine is not None:
+            mine.fenced()
+        return self._own(self._adopt(stored))
+
+    def _adopt(self, stored: StoredSession) -> SessionOwner:
+        identity = read_identity(stored.session, stored.created)
+        now = self.deps.clock.monotonic()
+        machine, openings = restore_machine(stored, self.rules, now)
+        owner = SessionOwner(identity, stored.epoch, machine, self)
+        owner.journal.adopt(stored.last_seq)
+        for name, opening in openings.items():
+            owner.adopt(name, opening)
+        return owner
+
+    # ------------------------------------------------------------ housekeeping
+
+    async def run(self) -> None:
+        """Commit, and sweep up after gateways that are gone, for ever."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self.checkpointer.run())
+                tasks.create_task(self._sweep_for_ever())
+        finally:
+            self.timers.close()
+
+    async def _sweep_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_EVERY_S)
+            await self.sweep()
+
+    async def sweep(self) -> int:
+        """End sessions whose time is up and whose gateway is gone: cancel and bill (§4.7)."""
+        try:
+            expired = await self.deps.store.sweep(SWEEP_LIMIT)
+        except StoreUnavailableError:
+            return 0
+        for stored in expired:
+            if stored.session in self._owners:
+                self._owners[stored.session].fenced()
+            # Over at once: its end is committed, after its bills, with the next commit.
+            self._adopt(stored).step(Expired())
+        return len(expired)
+
+    async def close(self) -> None:
+        """Write what is new a last time and let the instances go on for the next owner."""
+        for owner in self.owners:
+            self.checkpointer.mark(owner)
+        await self.checkpointer.commit()
+        for owner in self.owners:
+            self.forget(owner)
+            owner.abandon()
+
+
+def _expired() -> ResumeFault:
+    gone = SeedanceError(ErrorCode.SESSION_EXPIRED, "no such session: open a new one")
+    return ResumeFault(gone, CloseCode.SESSION_UNKNOWN)
+
+
+def _unavailable() -> ResumeFault:
+    away = SeedanceError(
+        ErrorCode.UNAVAILABLE, "the session store cannot be asked now", retry_after_ms=1000
+    )
+    return ResumeFault(away, CloseCode.TRY_AGAIN_LATER)

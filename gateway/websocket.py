@@ -1,0 +1,279 @@
+"""A client's WebSocket: its socket on one side, the machines on the other (§1–§3)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from fastapi import WebSocket
+from starlette.datastructures import QueryParams
+from starlette.responses import Response
+
+from gateway.auth import REFUSALS, Principal, Refusal
+from gateway.session.identity import new_identity
+from gateway.session.owner import SessionOwner
+from gateway.ws_protocol import SOCKET_EXTENSION
+from seedance.protocol.connection import (
+    CloseSocket,
+    ConnectionEffect,
+    ConnectionMachine,
+    Deliver,
+    PingPeer,
+    TakeOver,
+)
+from seedance.protocol.effects import Send
+from seedance.protocol.errors import CloseCode, ErrorCode, SeedanceError
+from seedance.protocol.events import LinkUp, LinkWritable, Refused
+from seedance.protocol.frames import GoAway, Resume
+from seedance.protocol.json_codec import encode_server
+from seedance.protocol.resume import ResumeFault
+from seedance.protocol.stream import error_frame
+
+if TYPE_CHECKING:
+    from gateway.connections import Connections
+    from gateway.deps import GatewayDeps
+    from gateway.session.registry import SessionRegistry
+
+__all__ = ["SUBPROTOCOLS", "Connection", "Socket", "serve_websocket"]
+
+SUBPROTOCOLS = ("seedance.v2.json",)
+MODES = ("token", "connection", "concurrent")
+INSTANCE_CLASS_LENGTH_MAX = 64
+
+
+class Socket(Protocol):
+    """What a connection needs of its WebSocket (`gateway.ws_protocol`)."""
+
+    input_at: float
+    on_writable: Any
+
+    @property
+    def idle(self) -> bool:
+        """Whether everything sent has left the process."""
+        ...
+
+    def send_text(self, text: str) -> None:
+        """Send a text message."""
+        ...
+
+    def send_ping(self) -> None:
+        """Send an empty ping."""
+        ...
+
+    def send_close(self, code: int, reason: str) -> None:
+        """Close it."""
+        ...
+
+
+class Connection:
+    """Carries one session at a time: first the provisional one, then perhaps a resumed one."""
+
+    def __init__(
+        self,
+        deps: GatewayDeps,
+        registry: SessionRegistry,
+        socket: Socket,
+        principal: Principal,
+        *,
+        windowed: bool,
+        affinity: str,
+        mode: str = MODES[0],
+        instance_class: str = "standard",
+        traceparent: str = "",
+    ) -> None:
+        now = deps.clock.monotonic()
+        self.armed_at = float("inf")
+        self.traceparent = traceparent
+        self._deps = deps
+        self._registry = registry
+        self._socket = socket
+        self._principal = principal
+        self._windowed = windowed
+        self._machine = ConnectionMachine(deps.settings.heartbeat_connection_s, now)
+        identity, token = new_identity(
+            principal.tenant, affinity, mode, instance_class, windowed=windowed
+        )
+        self._owner: SessionOwner = registry.begin(identity)
+        self._hello = registry.hello(identity, token, 1)
+
+    def open(self) -> None:
+        """Greet the client (§3: `session` is sent at once)."""
+        self._socket.on_writable = self._on_writable
+        self._owner.attach(self, LinkUp(self._hello, self._windowed))
+        self._registry.timers.arm(self, self._machine.deadline)
+
+    async def on_text(self, text: str) -> None:
+        """A text message arrived."""
+        for effect in self._machine.text(text):
+            if isinstance(effect, TakeOver):
+                await self._take_over(effect.resume)
+            else:
+                self._do(effect)
+
+    def on_binary(self) -> None:
+        """A binary message arrived."""
+        for effect in self._machine.binary():
+            self._do(effect)
+
+    def on_time(self, now: float) -> None:
+        """The connection's own deadline may have come (called by the timer wheel)."""
+        self._machine.heard(self._socket.input_at)
+        for effect in self._machine.tick(now):
+            self._do(effect)
+        self._registry.timers.arm(self, self._machine.deadline)
+
+    def gone(self) -> None:
+        """The socket has ended, in whatever way."""
+        self._machine.closed()
+        self._registry.timers.disarm(self)
+        self._owner.detach(self)
+
+    # ------------------------------------------------------------ what the session says (`Carrier`)
+
+    @property
+    def idle(self) -> bool:
+        """Whether everything sent has left the process."""
+        return self._socket.idle
+
+    def send(self, effect: Send) -> None:
+        """Hand a frame to the socket."""
+        self._socket.send_text(effect.text or encode_server(effect.frame, effect.seq))
+
+    def close(self, code: CloseCode, reason: str) -> None:
+        """Close the socket; nothing that still arrives counts."""
+        self._machine.closed()
+        self._socket.send_close(code, reason)
+
+    # ------------------------------------------------------------ draining
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether nothing runs or waits here."""
+        machine = self._owner.machine
+        return not machine.streams.live and not len(machine.delivery.log)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a simple client's stream runs here: it cannot go on anywhere else."""
+        machine = self._owner.machine
+        return not machine.delivery.windowed and bool(machine.streams.live)
+
+    def go_away(self, reason: str, reconnect_ms: int) -> None:
+        """Ask the client to resume elsewhere."""
+        self._socket.send_text(encode_server(GoAway(reason, reconnect_ms)))
+
+    # ------------------------------------------------------------ inside
+
+    def _do(self, effect: ConnectionEffect) -> None:
+        match effect:
+            case Deliver(event):
+                self._owner.step(event)
+            case PingPeer():
+                self._socket.send_ping()
+            case CloseSocket(code, reason):
+                self._socket.send_close(code, reason)
+            case TakeOver():
+                raise AssertionError("`resume` is awaited by its caller")
+
+    async def _take_over(self, resume: Resume) -> None:
+        """Carry the session that the client names; the provisional one has told its last."""
+        try:
+            owner = await self._registry.resume(
+                resume, self._principal.tenant, self, windowed=self._windowed
+            )
+        except ResumeFault as fault:
+            self._deps.metrics.resumes.labels(fault.error.code.value).inc()
+            self._owner.step(Refused(fault.error))
+            self.close(fault.close_code, fault.error.message)
+            return
+        self._deps.metrics.resumes.labels("resumed").inc()
+        provisional, self._owner = self._owner, owner
+        provisional.detach(self)
+
+    def _on_writable(self, writable: bool) -> None:
+        self._owner.step(LinkWritable(writable))
+
+
+def _affinity(websocket: WebSocket, principal: Principal) -> str:
+    """What routing goes by: the user, else where the caller comes from and what it is."""
+    if principal.user:
+        return f"{principal.tenant}/{principal.user}"
+    address = websocket.client.host if websocket.client else ""
+    return f"{principal.tenant}|{address}|{websocket.headers.get('user-agent', '')}"
+
+
+def _query(query: QueryParams) -> tuple[str, str]:
+    """The billing mode and the instance class. Raises `SeedanceError` naming the parameter."""
+    mode = query.get("mode", MODES[0])
+    if mode not in MODES:
+        wants = "`mode` must be one of " + ", ".join(MODES)
+        raise SeedanceError(ErrorCode.BAD_REQUEST, wants, field="mode")
+    instance = query.get("instance", "standard")
+    plain = instance.replace("-", "").replace("_", "").isalnum() and instance.isascii()
+    if not plain or len(instance) > INSTANCE_CLASS_LENGTH_MAX:
+        wants = f"`instance` must be up to {INSTANCE_CLASS_LENGTH_MAX} letters, digits, - and _"
+        raise SeedanceError(ErrorCode.BAD_REQUEST, wants, field="instance")
+    return mode, instance
+
+
+async def serve_websocket(
+    websocket: WebSocket, deps: GatewayDeps, registry: SessionRegistry, connections: Connections
+) -> None:
+    """Everything from the upgrade request to the socket's end."""
+    offered = websocket.scope["subprotocols"]
+    chosen = next((item for item in offered if item in SUBPROTOCOLS), None)
+    who = await deps.authenticator.connect(websocket.headers, websocket.query_params, offered)
+    if isinstance(who, Refusal):
+        await _refuse(websocket, who, chosen)
+        return
+    await websocket.accept(subprotocol=chosen)
+    socket: Socket = websocket.scope["extensions"][SOCKET_EXTENSION]
+    try:
+        mode, instance_class = _query(websocket.query_params)
+    except SeedanceError as error:
+        socket.send_text(encode_server(error_frame(error), 1))
+        socket.send_close(CloseCode.PROTOCOL_ERROR, error.message)
+        return
+    if not connections.admits:
+        socket.send_close(CloseCode.TOO_MANY_CONNECTIONS, "too many connections")
+        return
+    connection = Connection(
+        deps,
+        registry,
+        socket,
+        who,
+        windowed=chosen is not None,
+        affinity=_affinity(websocket, who),
+        mode=mode,
+        instance_class=instance_class,
+        traceparent=websocket.headers.get("traceparent", ""),
+    )
+    with connections.holding(connection):
+        connection.open()
+        try:
+            await _receive(websocket, connection)
+        finally:
+            connection.gone()
+
+
+async def _receive(websocket: WebSocket, connection: Connection) -> None:
+    while True:
+        message = await websocket.receive()
+        if message["type"] == "websocket.disconnect":
+            return
+        text = message.get("text")
+        if text is None:
+            connection.on_binary()
+        else:
+            await connection.on_text(text)
+
+
+async def _refuse(websocket: WebSocket, refusal: Refusal, chosen: str | None) -> None:
+    row = REFUSALS[refusal]
+    if row.close_code is None:
+        await websocket.send_denial_response(
+            Response(row.message, status_code=row.http_status, media_type="text/plain")
+        )
+        return
+    # A browser cannot see an HTTP status, but it can see a close code.
+    await websocket.accept(subprotocol=chosen)
+    await websocket.close(row.close_code, row.message)

@@ -1,0 +1,167 @@
+"""uvicorn's WebSocket with what the contract asks and ASGI has no words for (§2, §3).
+
+An empty ping only after silence, the time of the last input, frames that gather for one write per
+turn of the loop, and word of a full transport. The application finds this object in its scope under
+`SOCKET_EXTENSION`. uvicorn's private names move: the pin in pyproject.toml and this file go together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import cast
+
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.http11 import Request
+from websockets.protocol import OPEN
+
+from mesh.clock import Clock, SystemClock
+
+__all__ = ["SOCKET_EXTENSION", "SocketProtocol", "socket_protocol"]
+
+SOCKET_EXTENSION = "seedance.socket"
+# A slow reader's kernel buffer would swallow megabytes before the transport pauses.
+SEND_BUFFER_BYTES = 64 * 1024
+WRITE_HIGH_BYTES = 16 * 1024
+WRITE_LOW_BYTES = 4 * 1024
+# RFC 6455 §5.2: FIN and opcode text; the length in 7 bits, or 126 and 16 bits, or 127 and 64 bits.
+_TEXT_FINAL = 0x81
+_LENGTH_7, _LENGTH_16 = 125, 0xFFFF
+FAULT_LINGER_S = 1.0
+# RFC 6455 §5.5: a control frame holds 125 bytes, two of which are the close code.
+CLOSE_REASON_BYTES_MAX = 123
+
+
+def _header(size: int) -> bytes:
+    if size <= _LENGTH_7:
+        return bytes((_TEXT_FINAL, size))
+    if size <= _LENGTH_16:
+        return bytes((_TEXT_FINAL, 126)) + size.to_bytes(2, "big")
+    return bytes((_TEXT_FINAL, 127)) + size.to_bytes(8, "big")
+
+
+def _ignore(_writable: bool) -> None:
+    """Nobody listens yet."""
+
+
+class SocketProtocol(WebSocketsSansIOProtocol):
+    """One WebSocket. `on_writable` is told when the transport's buffer fills and empties."""
+
+    clock: Clock = SystemClock()
+    input_at = 0.0
+    on_writable: Callable[[bool], None] = staticmethod(_ignore)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Bound the buffers, so that a slow reader is noticed soon."""
+        super().connection_made(transport)
+        self._outgoing: list[bytes] = []
+        self.input_at = self.clock.monotonic()
+        sock = transport.get_extra_info("socket")
+        if sock is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+        self.transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES, low=WRITE_LOW_BYTES)
+
+    def handle_connect(self, event: Request) -> None:
+        """Let the application find this object."""
+        super().handle_connect(event)
+        if hasattr(self, "scope"):
+            self.scope["extensions"] = {**(self.scope["extensions"] or {}), SOCKET_EXTENSION: {}}
+            cast("dict[str, object]", self.scope["extensions"])[SOCKET_EXTENSION] = self
+
+    def data_received(self, data: bytes) -> None:
+        """Anything that arrives is a sign of life; after a fault it is only thrown away."""
+        self.input_at = self.clock.monotonic()
+        if self.conn.parser_exc is None:
+            super().data_received(data)
+
+    def handle_parser_exception(self) -> None:
+        """Close with the fault's code, and go on reading for a moment.
+
+        To close a socket that has unread bytes resets the connection, and the peer, still busy
+        sending its 5 MB, would never see the code (CASES 39).
+        """
+        fault = self.conn.close_sent
+        assert fault is not None  # noqa: S101 - `fail` has sent it
+        self.queue.put_nowait(
+            {"type": "websocket.disconnect", "code": fault.code, "reason": fault.reason}
+        )
+        self._flush()
+        self.transport.write(b"".join(self.conn.data_to_send()))
+        self.close_sent = True
+        self.transport.resume_reading()
+        self.close_timer = self.loop.call_later(FAULT_LINGER_S, self.transport.close)
+
+    def pause_writing(self) -> None:
+        """The buffer is over its mark."""
+        super().pause_writing()
+        self.on_writable(False)
+
+    def resume_writing(self) -> None:
+        """The buffer has drained."""
+        super().resume_writing()
+        self.on_writable(True)
+
+    @property
+    def idle(self) -> bool:
+        """Whether everything that was sent has been taken by the kernel."""
+        return not self._outgoing and self.transport.get_write_buffer_size() == 0
+
+    @property
+    def alive(self) -> bool:
+        """Whether a frame may still be written."""
+        return not (self.close_sent or self.disconnected or self.transport.is_closing())
+
+    def send_text(self, text: str) -> None:
+        """Send a text message with what else leaves in this turn of the loop."""
+        if not self.alive:
+            return
+        if not self._outgoing:
+            self.loop.call_soon(self._flush)
+        payload = text.encode()
+        self._outgoing += (_header(len(payload)), payload)
+
+    def _flush(self) -> None:
+        outgoing, self._outgoing = self._outgoing, []
+        # uvloop raises when one writes to a closed transport.
+        if outgoing and self.alive and self.conn.state is OPEN:
+            self.transport.write(b"".join(outgoing))
+
+    def send_ping(self) -> None:
+        """Ask whether anybody is there, with empty payload."""
+        if self.alive and self.conn.state is OPEN:
+            self._flush()
+            self.conn.send_ping(b"")
+            self.transport.write(b"".join(self.conn.data_to_send()))
+
+    def send_close(self, code: int, reason: str) -> None:
+        """Close the WebSocket after what was sent before; the application hears a disconnect."""
+        if not self.alive or self.conn.state is not OPEN:
+            return
+        self._flush()
+        short = reason.encode()[:CLOSE_REASON_BYTES_MAX].decode(errors="ignore")
+        self.queue.put_nowait({"type": "websocket.disconnect", "code": code, "reason": short})
+        self.conn.send_close(code, short)
+        self.transport.write(b"".join(self.conn.data_to_send()))
+        self.close_sent = True
+        if self.read_paused:
+            self.read_paused = False
+            self.transport.resume_reading()
+        self.close_timer = self.loop.call_later(self.close_timeout, self.transport.close)
+
+    def send_receive_event_to_app(self) -> None:
+        """Refuse invalid UTF-8 with 1007, without a stack trace in the log."""
+        if self.curr_msg_data_type == "text" and not self.close_sent:
+            try:
+                b"".join(self.frames).decode()
+            except UnicodeDecodeError:
+                self.frames = []
+                self.conn.fail(1007, "text messages are UTF-8")
+                self.handle_parser_exception()
+                return
+        super().send_receive_event_to_app()
+
+
+def socket_protocol(clock: Clock) -> type[SocketProtocol]:
+    """The protocol class for a server whose time is `clock`'s."""
+    return type("ClockedSocketProtocol", (SocketProtocol,), {"clock": clock})

@@ -1,0 +1,166 @@
+"""A gateway in this process with real sockets, on fake instances and any store."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from websockets.asyncio.client import ClientConnection, connect
+
+from gateway.app import build_app
+from gateway.auth import Authenticator, allowed_origins, parse_keys
+from gateway.config import GatewaySettings
+from gateway.connections import Connections
+from gateway.deps import GatewayDeps
+from gateway.server import GatewayServer, bind
+from gateway.session.registry import SessionRegistry
+from gateway.session.usage import UsageOutbox
+from gateway.store.base import SessionStore
+from gateway.store.memory import MemoryStore
+from gateway.tickets import Tickets
+from gateway.upstream.base import Upstream
+from mesh.clock import Clock, SystemClock
+from mesh.telemetry.metrics import GatewayMetrics
+from mesh.telemetry.tracing import Tracing
+
+__all__ = ["GatewayUnderTest", "Wire", "make_deps", "running_gateway", "wire"]
+
+JSON_PROTOCOL = "seedance.v2.json"
+
+
+def make_deps(
+    upstream: Upstream,
+    store: SessionStore | None = None,
+    clock: Clock | None = None,
+    tracing: Tracing | None = None,
+    **settings: Any,
+) -> GatewayDeps:
+    """Collaborators for a test: anonymous callers are let in."""
+    settings = {"anonymous_tenant": "local", "drain_grace_s": 2, **settings}
+    made = GatewaySettings(**settings)
+    clock = clock or SystemClock()
+    store = store or MemoryStore(clock, made.resume_ttl_s)
+    authenticator = Authenticator(
+        parse_keys(made.keys.get_secret_value()),
+        allowed_origins(made.gateway_urls, made.origins),
+        Tickets(store),
+        anonymous_tenant=made.anonymous_tenant or None,
+    )
+    return GatewayDeps(
+        made,
+        clock,
+        store,
+        upstream,
+        tracing or Tracing("gateway", "test"),
+        GatewayMetrics(),
+        authenticator,
+        UsageOutbox(store),
+    )
+
+
+@dataclass
+class GatewayUnderTest:
+    """A running gateway. `stop` set: it drains and ends."""
+
+    deps: GatewayDeps
+    registry: SessionRegistry
+    connections: Connections
+    stop: asyncio.Event
+    port: int
+    serving: asyncio.Task[None]
+
+    @property
+    def url(self) -> str:
+        return f"ws://127.0.0.1:{self.port}/v2/infer"
+
+
+@asynccontextmanager
+async def running_gateway(
+    upstream: Upstream, store: SessionStore | None = None, **settings: Any
+) -> AsyncIterator[GatewayUnderTest]:
+    """A gateway on a free port until the block ends."""
+    sock = bind("127.0.0.1", 0)
+    port = sock.getsockname()[1]
+    deps = make_deps(upstream, store, port=port, **settings)
+    registry = SessionRegistry(deps)
+    connections = Connections(deps.settings.connections_max)
+    app = build_app(deps, registry, connections)
+    server = GatewayServer(app, deps.settings, connections, deps.clock)
+    stop = asyncio.Event()
+    async with asyncio.TaskGroup() as tasks:
+        housekeeping = tasks.create_task(registry.run())
+        serving = tasks.create_task(server.run_until(stop, sock))
+        try:
+            yield GatewayUnderTest(deps, registry, connections, stop, port, serving)
+        finally:
+            stop.set()
+            await serving
+            await registry.close()
+            housekeeping.cancel()
+
+
+class Wire:
+    """A raw client: sends objects, reads objects, keeps everything it read in `seen`."""
+
+    def __init__(self, connection: ClientConnection) -> None:
+        self.connection = connection
+        self.seen: list[dict[str, Any]] = []
+
+    async def send(self, **frame: Any) -> None:
+        await self.connection.send(json.dumps(frame))
+
+    async def read(self) -> dict[str, Any]:
+        """The next frame, within a bound."""
+        async with asyncio.timeout(5):
+            frame = json.loads(await self.connection.recv())
+        self.seen.append(frame)
+        return frame
+
+    async def until(self, kind: str, **fields: Any) -> dict[str, Any]:
+        """The next frame of a type (and with these fields)."""
+        while True:
+            frame = await self.read()
+            if frame["type"] == kind and all(frame.get(k) == v for k, v in fields.items()):
+                return frame
+
+    async def closed(self) -> int:
+        """Read to the end; the close code."""
+        async with asyncio.timeout(5):
+            async for message in self.connection:
+                self.seen.append(json.loads(message))
+        return self.connection.close_code or 0
+
+    def text(self, stream: str | None = None) -> str:
+        """All deltas of a stream (any, when None) that were read."""
+        return "".join(
+            f["delta"] for f in self.seen if f["type"] == "token" and stream in (None, f["id"])
+        )
+
+    @property
+    def last_seq(self) -> int:
+        return max((f.get("seq", 0) for f in self.seen), default=0)
+
+    def offset(self, stream: str) -> int:
+        """Bytes of a stream's text that were read, −1 after its end."""
+        own = [f for f in self.seen if f.get("id") == stream]
+        if any(f["type"] in ("done", "error") for f in own):
+            return -1
+        return sum(len(f["delta"].encode()) for f in own if f["type"] == "token")
+
+
+@asynccontextmanager
+async def wire(
+    url: str, *, windowed: bool = True, greeting: bool = True, **options: Any
+) -> AsyncIterator[Wire]:
+    """A raw client's connection; the `session` frame is read already."""
+    if windowed:
+        options["subprotocols"] = [JSON_PROTOCOL]
+    async with connect(url, compression=None, proxy=None, **options) as connection:
+        client = Wire(connection)
+        if greeting:
+            assert (await client.read())["type"] == "session"
+        yield client

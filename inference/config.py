@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
 from pydantic import Field, model_validator
 
 from inference.engine.limits import EngineLimits
-from mesh.settings import ENV_PREFIX, ServiceSettings, load_settings
+from mesh.settings import ServiceSettings
 
-__all__ = ["InferenceSettings", "parse_arguments"]
+__all__ = ["InferenceSettings"]
 
 # A script costs nothing to compute: its batch is as large as the streams that are due.
 SCRIPT_BATCH = 4096
@@ -47,7 +45,12 @@ class InferenceSettings(ServiceSettings):
         None, ge=16, description="Longest prompt and answer together; empty: the model's own."
     )
     dtype: str = Field(
-        "auto", pattern="^(auto|fp32|bf16|int8)$", description="How weights are held."
+        "auto", pattern="^(auto|fp32|bf16)$", description="How weights are held: auto, fp32, bf16."
+    )
+    kv_cache_dtype: str = Field(
+        "auto",
+        pattern="^(auto|fp32|fp16|bf16)$",
+        description="How keys and values are held: auto, fp32, fp16, bf16.",
     )
     threads: int = Field(0, ge=0, description="Compute threads; 0: as the machine allows.")
     block_size: int = Field(64, ge=1, le=1024, description="Tokens in a KV block.")
@@ -74,10 +77,9 @@ class InferenceSettings(ServiceSettings):
     metrics_port: int | None = Field(
         None, ge=0, le=65535, description="Port for Prometheus; empty: no metrics endpoint."
     )
-    announce: bool = Field(
-        False, description="Print one line `ready host:port` when ready to serve."
+    trace_output: Path | None = Field(
+        None, description="File for a Chrome trace of the engine's steps; empty: none is written."
     )
-    die_with_parent: bool = Field(False, description="End when the parent process does (Linux).")
 
     @model_validator(mode="after")
     def _check_relations(self) -> Self:
@@ -104,20 +106,3 @@ class InferenceSettings(ServiceSettings):
             attach_ttl_s=self.attach_ttl_s,
             transcript_ttl_s=self.transcript_ttl_s,
         )
-
-
-def parse_arguments(argv: Sequence[str] | None = None) -> InferenceSettings:
-    """Settings from flags, one per field, over the environment; ends the process on a fault."""
-    parser = argparse.ArgumentParser(
-        prog="python -m inference",
-        description="One inference instance. Each flag can be given as an environment variable, "
-        f"e.g. {ENV_PREFIX}PORT.",
-    )
-    for name, field in InferenceSettings.model_fields.items():
-        flag = "--" + name.replace("_", "-")
-        text = (field.description or "").replace("%", "%%")
-        if field.annotation is bool:
-            parser.add_argument(flag, action=argparse.BooleanOptionalAction, help=text)
-        elif name != "mesh_secret":  # a secret in a command line can be read by everybody
-            parser.add_argument(flag, help=text)
-    return load_settings(InferenceSettings, **vars(parser.parse_args(argv)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -19,7 +20,7 @@ from launcher.models import ModelNotAvailableError, resolve_model
 from launcher.up import run_up
 from mesh.settings import exit_with
 
-__all__ = ["app", "main", "start_mesh"]
+__all__ = ["app", "chat", "main", "ps", "pull", "start_mesh", "up"]
 
 DATA_DEFAULT = Path(".seedance")
 SERVICES = ("gateway", "router", "inference", "metering")
@@ -59,13 +60,10 @@ def start_mesh(options: UpOptions, model: str | None, *, restart: bool = True) -
             found = resolve_model(model)
         except ModelNotAvailableError as error:
             exit_with(str(error))
-        fields = {"model": found.path, "model_name": found.name, "aliases": found.aliases}
-        options = UpOptions(**{**_as_dict(options), **fields})
+        options = replace(
+            options, model=found.path, model_name=found.name, aliases=tuple(found.aliases)
+        )
     run_up(options, restart=restart)
-
-
-def _as_dict(options: UpOptions) -> dict[str, object]:
-    return {name: getattr(options, name) for name in UpOptions.__slots__}
 
 
 @app.command()

@@ -65,9 +65,8 @@ async def serve(settings: MeteringSettings, stop: asyncio.Event) -> None:
         sys.stdout.write(f"ready {settings.host}:{port}\n")
         sys.stdout.flush()
     async with asyncio.TaskGroup() as tasks:
-        reading = tasks.create_task(consumer.run())
+        tasks.create_task(consumer.run(stop))
         await stop.wait()
-        reading.cancel()
         await rpc.drain(settings.drain_grace_s)
     await consumer.close()
     ledger.close()

@@ -7,34 +7,32 @@ entries pending; whoever looks next claims them, and the ledger knows which of t
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Sequence
 from typing import cast
 
-import redis.asyncio
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 from redis.exceptions import RedisError, ResponseError
 
 from mesh.clock import Clock
+from mesh.store import USAGE_PAYLOAD_FIELD, USAGE_STREAM, open_store
 from mesh.telemetry.metrics import MeteringMetrics
 from mesh.telemetry.names import Attribute, Span
 from mesh.telemetry.tracing import Tracing
 from metering.event import UsageEvent
 from metering.ledger import Ledger, LedgerUnavailableError, Outcome
 
-__all__ = ["GROUP", "USAGE_STREAM", "UsageConsumer"]
+__all__ = ["GROUP", "UsageConsumer"]
 
-USAGE_STREAM = "seedance:usage"
 GROUP = "metering"
-PAYLOAD_FIELD = b"payload"
+_PAYLOAD = USAGE_PAYLOAD_FIELD.encode()
 
 BATCH_ENTRIES_MAX = 256
-BLOCK_MS = 1_000
+# Well under the store connection's time limit for a command.
+BLOCK_MS = 500
 # An entry is claimed from a consumer that has not acknowledged it for this long. Too early does no
 # harm: the ledger takes each event once.
 CLAIM_IDLE_MS = 2_000
-SOCKET_TIMEOUT_S = 5.0
 BACKOFF_MIN_S = 0.1
 BACKOFF_MAX_S = 2.0
 # What the server says when the stream or the group went away under us (FLUSHALL, a new server).
@@ -58,12 +56,7 @@ class UsageConsumer:
         tracing: Tracing,
         metrics: MeteringMetrics,
     ) -> None:
-        self._redis = redis.asyncio.Redis.from_url(
-            redis_url,
-            socket_timeout=SOCKET_TIMEOUT_S,
-            socket_connect_timeout=SOCKET_TIMEOUT_S,
-            retry=Retry(NoBackoff(), 0),  # `run` is the one place that tries again
-        )
+        self._redis = open_store(redis_url)
         self._name = name
         self._ledger = ledger
         self._clock = clock
@@ -71,13 +64,18 @@ class UsageConsumer:
         self._metrics = metrics
         self._claim_at = 0.0
 
-    async def run(self) -> None:
-        """Read until cancelled. Store or ledger away: keep trying, with one line in the log."""
+    async def run(self, stop: asyncio.Event) -> None:
+        """Read until `stop`. Store or ledger away: keep trying, with one line in the log.
+
+        It ends between two batches, within `BLOCK_MS` of an idle stream. Cancelling instead would
+        not do: on Python 3.11 redis-py loses a cancellation that meets the sending of a command,
+        since `asyncio.wait_for` does.
+        """
         backoff_s = 0.0
-        while True:
+        while not stop.is_set():
             try:
                 await self._ensure_group()
-                while True:
+                while not stop.is_set():
                     await self._turn()
                     if backoff_s:
                         _LOG.info("usage is read again")
@@ -86,7 +84,9 @@ class UsageConsumer:
                 if not backoff_s:
                     _LOG.warning("usage cannot be taken, trying again: %s", type(error).__name__)
                 backoff_s = min(max(backoff_s * 2, BACKOFF_MIN_S), BACKOFF_MAX_S)
-                await asyncio.sleep(backoff_s)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(backoff_s):
+                        await stop.wait()
 
     async def close(self) -> None:
         """Give the connection back, after `run` has ended."""
@@ -132,9 +132,7 @@ class UsageConsumer:
 
     async def _take(self, entries: Sequence[Entry]) -> None:
         read_ms = self._clock.wall_ms()
-        outcome = await self._ledger.record(
-            [fields.get(PAYLOAD_FIELD, b"") for _, fields in entries]
-        )
+        outcome = await self._ledger.record([fields.get(_PAYLOAD, b"") for _, fields in entries])
         await self._redis.xack(USAGE_STREAM, GROUP, *(entry_id for entry_id, _ in entries))
         self._report(outcome, read_ms)
 

@@ -13,12 +13,13 @@ RUN touch README.md LICENSE \
  && /venv/bin/pip install --no-cache-dir -c constraints.txt ".[inference]" \
  && /venv/bin/pip uninstall -y seedance
 
+# The default model, checked by its digest.
 FROM python:3.11-slim-bookworm AS model
 WORKDIR /src
-RUN pip install --no-cache-dir rich
-COPY launcher launcher
-ENV SEEDANCE_CACHE=/models
-RUN python -m launcher.models
+COPY constraints.txt .
+RUN pip install --no-cache-dir -c constraints.txt rich
+COPY launcher/__init__.py launcher/models.py launcher/
+RUN mkdir /models && mv "$(python -m launcher.models)" /models/
 
 FROM python:3.11-slim-bookworm
 LABEL org.opencontainers.image.title="seedance-inference" \
@@ -27,6 +28,9 @@ LABEL org.opencontainers.image.title="seedance-inference" \
 RUN useradd --system --uid 10001 --no-create-home seedance
 WORKDIR /app
 ENV PATH=/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 SEEDANCE_HOST=0.0.0.0
+ENV SEEDANCE_MODEL=/models/SmolLM2-135M-Instruct.Q4_1.gguf
+ENV SEEDANCE_MODEL_NAME=SmolLM2-135M-Instruct
+ENV SEEDANCE_ALIASES=default,seedance-llm-7b
 COPY --from=dependencies /venv /venv
 COPY --from=model /models /models
 COPY deploy/docker/is_serving.py /usr/local/bin/
@@ -36,6 +40,7 @@ COPY inference inference
 USER seedance
 EXPOSE 50051
 STOPSIGNAL SIGTERM
-HEALTHCHECK --interval=5s --timeout=5s --start-period=120s --retries=6 \
+# The start period is an upper bound: the first success ends it.
+HEALTHCHECK --interval=5s --timeout=5s --start-period=300s --retries=6 \
   CMD ["python", "/usr/local/bin/is_serving.py", "127.0.0.1:50051"]
 ENTRYPOINT ["python", "-m", "inference"]

@@ -78,6 +78,7 @@ def _generation(
         stream=command.stream,
         sent=len(answer.ids),
         limit=None,
+        spell=None if request.sampling.logprobs is None else prepared.token_bytes,
     )
     generation.grant(len(answer.ids), command.credit)
     return generation

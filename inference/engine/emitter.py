@@ -71,7 +71,7 @@ class Emitter:
         """Everything that is new since the last time."""
         touched, self._touched = self._touched, {}
         for generation in touched.values():
-            if generation.stream is not None:
+            if generation.stream is not None and not generation.end_sent:
                 self._emit(generation, generation.stream)
             if generation.ended and not generation.opened.lasting:
                 # Nobody can come back for it.
@@ -88,9 +88,9 @@ class Emitter:
             generation.sent = end
             if piece.ids or piece.text:
                 self.output.call(stream.call).tokens.append(
-                    Tokens(stream, piece, generation.marks, generation.token_bytes)
+                    Tokens(stream, piece, generation.marks, generation.spell)
                 )
-        if complete and not generation.end_sent:
+        if complete:
             generation.end_sent = True
             self.output.call(stream.call).ends.append(self._end(generation, stream))
 

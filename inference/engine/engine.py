@@ -15,6 +15,7 @@ from inference.engine.rate import RateMeter
 from inference.engine.runner import Runner
 from inference.engine.scheduler import Scheduler
 from inference.engine.sequence import SequenceState
+from inference.engine.step_trace import StepTrace
 from mesh.clock import Clock
 
 __all__ = ["Engine"]
@@ -32,10 +33,12 @@ class Engine:
 
     No threads, no waiting: whoever drives it calls `apply` and `step` in turn, and may sleep
     `wait_s` in between unless commands arrive. A fault of one request ends that request; a fault of
-    the runner ends the generations of that step.
+    the runner ends the generations of that step. With `trace` each step's stages are written down.
     """
 
-    def __init__(self, runner: Runner, limits: EngineLimits, clock: Clock) -> None:
+    def __init__(
+        self, runner: Runner, limits: EngineLimits, clock: Clock, trace: StepTrace | None = None
+    ) -> None:
         info = runner.info
         self.runner = runner
         self.scheduler = Scheduler(BlockPool(info.total_blocks, info.block_size), limits)
@@ -44,6 +47,7 @@ class Engine:
         self.wait_s = 0.0
         self.token_count = 0
         self._clock = clock
+        self._trace = trace
         self._gauge = PressureGauge(limits.queue_max, info.total_blocks)
         self._rate = RateMeter()
 
@@ -55,16 +59,25 @@ class Engine:
 
     def step(self) -> StepOutput | None:
         """Compute one step, if anything can run; None when there is nothing new for anybody."""
-        now = self._clock.monotonic()
-        self.desk.sweep(now)
-        plan = self.scheduler.plan(now)
-        tokens = self._compute(plan, now) if plan.rows else 0
+        begun = self._clock.monotonic()
+        self.desk.sweep(begun)
+        plan = self.scheduler.plan(begun)
+        planned = self._clock.monotonic()
+        tokens = self._compute(plan, planned) if plan.rows else 0
         now = self._clock.monotonic()
         output = self.desk.emitter.collect()
+        if self._trace is not None and plan.rows:
+            self._trace.step(plan, (begun, planned, now, self._clock.monotonic()))
         self._look_around(output, tokens, now)
         self.wait_s = 0.0 if plan.rows else self._idle_s(now)
         something = output.calls or output.ended or output.pressure
         return output if something else None
+
+    def close(self) -> None:
+        """Give back what the runner and the trace hold."""
+        self.runner.close()
+        if self._trace is not None:
+            self._trace.close()
 
     def _compute(self, plan: StepPlan, now: float) -> int:
         for row in plan.rows:
@@ -95,9 +108,7 @@ class Engine:
         try:
             if sampled is None:
                 raise LookupError(f"no token for sequence {row.sequence_id}")  # noqa: TRY301
-            reason = generation.answer.take(
-                sampled, keep_logprobs=sequence.sampling.logprobs is not None
-            )
+            reason = generation.answer.take(sampled, keep_logprobs=generation.spell is not None)
         except Exception:  # noqa: BLE001 - this sequence's fault, not its neighbours'
             _log.exception("a token could not be taken")
             self.desk.finish(generation, now, error=internal_error())

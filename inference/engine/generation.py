@@ -24,7 +24,8 @@ class Generation:
                  listener       yet sent         and sent
 
     `limit` is the credit as a token index (None: unlimited). `stream` None: no call is attached,
-    since `detached_at`. `reason` or `error` is set when it has ended, at `marks.end`.
+    since `detached_at`. `reason` or `error` is set when it has ended, at `marks.end`. `spell` is how
+    to write ids in log-probabilities, None when none were asked.
     """
 
     opened: Open
@@ -35,6 +36,7 @@ class Generation:
     stream: StreamKey | None
     sent: int
     limit: int | None
+    spell: Callable[[int], bytes] | None = None
     detached_at: float = 0.0
     reason: FinishReason | None = None
     error: SeedanceError | None = None
@@ -54,12 +56,6 @@ class Generation:
     def has_credit(self) -> bool:
         """Whether another token may be made."""
         return self.limit is None or len(self.answer.ids) < self.limit
-
-    @property
-    def token_bytes(self) -> Callable[[int], bytes] | None:
-        """How to spell ids in log-probabilities; None when none were asked."""
-        wants = self.opened.request.sampling.logprobs is not None
-        return self.opened.prepared.token_bytes if wants else None
 
     def usage(self) -> Usage:
         """What was computed here: a forced prefix was counted where it was chosen."""

@@ -87,7 +87,7 @@ class EngineLoop:
                 self._engine.apply(answered + commands)
                 output = self._engine.step()
                 answered = [] if output is None else self._deliver(output)
-            self._engine.runner.close()
+            self._engine.close()
         except Exception:  # noqa: BLE001 - a fault of the engine itself: nothing can go on
             _log.exception("the engine has failed")
             self._on_crash()

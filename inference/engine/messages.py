@@ -136,7 +136,7 @@ class Accepted:
     from_token: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Tokens:
     """What a stream has new; `marks` take the time when its first token leaves.
 
@@ -222,7 +222,10 @@ class StepOutput:
 
     def call(self, call: int) -> CallOutput:
         """The call's part, made when first asked for."""
-        return self.calls.setdefault(call, CallOutput())
+        found = self.calls.get(call)
+        if found is None:
+            found = self.calls[call] = CallOutput()
+        return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ from seedance.protocol.request import Sampling
 __all__ = ["PlanRow", "Sampled", "SampledLogprob", "StepPlan"]
 
 
-@dataclass(frozen=True, slots=True)
+# Rows and choices are made once per token; a frozen dataclass would cost three times as much.
+@dataclass(slots=True)
 class PlanRow:
     """One sequence's part of a step: `token_ids` are computed at positions `start`, `start+1`, ….
 
@@ -61,7 +62,7 @@ class SampledLogprob:
     logprob: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Sampled:
     """The token chosen for a row that asked, with log-probabilities when its sampling asked."""
 

@@ -42,52 +42,65 @@ def sample(logits: Tensor, rows: Sequence[PlanRow]) -> list[Sampled]:
     """
     if not rows:
         return []
+    logits = logits.float()
     scores = logits
     if any(wants_edits(row) for row in rows):
-        scores = logits.float().clone()
+        scores = logits.clone()
         edit_scores(scores, rows)
-    chosen = scores.argmax(dim=-1)
+    ids = _choose(scores, rows)
+    return [
+        _with_logprobs(row, token_id, logits[index])
+        for index, (row, token_id) in enumerate(zip(rows, ids, strict=True))
+    ]
+
+
+def _choose(scores: Tensor, rows: Sequence[PlanRow]) -> list[int]:
     rolling = [i for i, row in enumerate(rows) if row.sampling.temperature > TEMPERATURE_MIN]
-    if rolling:
-        picked = _draw(scores[rolling].float(), [rows[i] for i in rolling])
-        chosen[rolling] = picked
-    ids = chosen.tolist()
-    results = [Sampled(row.sequence_id, token_id) for row, token_id in zip(rows, ids, strict=True)]
-    for index, row in enumerate(rows):
-        if row.sampling.logprobs is not None:
-            results[index] = _with_logprobs(
-                results[index], logits[index].float(), row.sampling.logprobs
-            )
-    return results
+    if not rolling:
+        return scores.argmax(dim=-1).tolist()
+    drawn = _draw(scores[rolling], [rows[index] for index in rolling])
+    if len(rolling) == len(rows):
+        return drawn
+    ids: list[int] = scores.argmax(dim=-1).tolist()
+    for index, token_id in zip(rolling, drawn, strict=True):
+        ids[index] = token_id
+    return ids
 
 
-def _with_logprobs(sampled: Sampled, logits: Tensor, count: int) -> Sampled:
+def _with_logprobs(row: PlanRow, token_id: int, logits: Tensor) -> Sampled:
+    count = row.sampling.logprobs
+    if count is None:
+        return Sampled(row.sequence_id, token_id)
     logprobs = torch.log_softmax(logits, dim=-1)
-    order: list[int] = _order(logits[None], count)[0].tolist() if count else []
+    count = min(count, len(logits))
+    order: list[int] = _nearest(_distances(logits[None]), count)[0].tolist() if count else []
     return Sampled(
-        sampled.sequence_id,
-        sampled.token_id,
-        float(logprobs[sampled.token_id]),
+        row.sequence_id,
+        token_id,
+        float(logprobs[token_id]),
         tuple(SampledLogprob(index, float(logprobs[index])) for index in order),
     )
 
 
-def _order(scores: Tensor, count: int) -> Tensor:
-    """Ids of the `count` highest scores of each row, falling; equal scores by rising id.
+def _distances(scores: Tensor) -> Tensor:
+    """How far each score is below its row's highest: relative to that nothing overflows."""
+    # A difference of two zeros may be a negative zero, whose bits sort as no number's.
+    return (scores.amax(-1, keepdim=True) - scores).abs_()
 
-    A score's bits, read as an integer, sort as the score does once the negative half is flipped;
-    with the id in the low word no two keys are equal, so that no kernel has a tie to break.
+
+def _nearest(distances: Tensor, count: int) -> Tensor:
+    """Ids of the `count` smallest of `distances` [rows, vocab], rising; equal ones by rising id.
+
+    The bits of a number that is not negative, read as an integer, sort as the number does. With
+    the id in the low word no two keys are equal, so that no kernel has a tie to break its own way.
     """
-    bits = (scores + 0.0).view(torch.int32)
-    ranks = bits ^ ((bits >> 31) & 0x7FFFFFFF)
-    vocab = scores.shape[1]
-    reversed_ids = torch.arange(vocab - 1, -1, -1, device=scores.device)
-    keys = (ranks.long() << 32) | reversed_ids
-    highest = keys.topk(count, dim=-1).values
-    return vocab - 1 - (highest & 0xFFFFFFFF)
+    keys = distances.view(torch.int32).long()
+    keys <<= 32
+    keys |= torch.arange(distances.shape[1], device=distances.device)
+    return keys.topk(count, dim=-1, largest=False).values & 0xFFFFFFFF
 
 
-def _draw(scores: Tensor, rows: Sequence[PlanRow]) -> Tensor:
+def _draw(scores: Tensor, rows: Sequence[PlanRow]) -> list[int]:
     """Chosen ids for `scores` [rows, vocab] of rows with a temperature."""
     vocab = scores.shape[1]
     chance = uniforms(
@@ -95,24 +108,24 @@ def _draw(scores: Tensor, rows: Sequence[PlanRow]) -> Tensor:
         [row.sampling.choice for row in rows],
         [row.answer_position for row in rows],
     )
-    chosen, decided = _draw_among(scores, rows, chance, min(CANDIDATES, vocab))
+    distances = _distances(scores)
+    chosen, decided = _draw_among(distances, rows, chance, min(CANDIDATES, vocab))
     again = np.flatnonzero(~decided).tolist()
     if again:
         chosen[again], _ = _draw_among(
-            scores[again], [rows[i] for i in again], chance[again], vocab
+            distances[again], [rows[i] for i in again], chance[again], vocab
         )
-    return torch.from_numpy(chosen).to(scores.device)
+    return chosen.tolist()
 
 
 def _draw_among(
-    scores: Tensor, rows: Sequence[PlanRow], chance: Floats, count: int
+    distances: Tensor, rows: Sequence[PlanRow], chance: Floats, count: int
 ) -> tuple[Ids, NDArray[np.bool_]]:
     """Chosen ids looking at the `count` highest scores, and which rows those decide."""
-    vocab = scores.shape[1]
-    temperature = torch.tensor([row.sampling.temperature for row in rows], device=scores.device)
-    # Relative to the highest score nothing overflows; its weight is 1.
-    scaled = (scores - scores.amax(-1, keepdim=True)) / temperature[:, None]
-    order = _order(scores, count)
+    vocab = distances.shape[1]
+    temperature = torch.tensor([[row.sampling.temperature] for row in rows])
+    scaled = distances / -temperature.to(distances.device)
+    order = _nearest(distances, count)
     weights = scaled.gather(1, order).double().exp_().cpu().numpy()
     sums = weights.cumsum(axis=1)
     total = _totals(scaled) if count < vocab else sums[:, -1:]

@@ -116,9 +116,6 @@ class AsyncSeedanceClient:
     async def close(self) -> None:
         """End the session and everything in it."""
         self._step(Shut())
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
         if self._links:
             await asyncio.wait(self._links)
 
@@ -180,11 +177,12 @@ class AsyncSeedanceClient:
     def _set_timer(self) -> None:
         # A timer that is early only asks again, so most frames leave it as it is.
         deadline = self._machine.deadline()
-        if deadline is None:
-            return
-        if self._timer is None or self._timer.when() > deadline:
-            if self._timer is not None:
-                self._timer.cancel()
+        if self._timer is not None:
+            if deadline is not None and self._timer.when() <= deadline:
+                return
+            self._timer.cancel()
+            self._timer = None
+        if deadline is not None:
             self._timer = asyncio.get_running_loop().call_at(deadline, self._tick)
 
     def _tick(self) -> None:

@@ -12,6 +12,8 @@ from urllib.parse import urlsplit, urlunsplit
 
 __all__ = ["Backoff", "Reconnect", "endpoint_at"]
 
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
@@ -34,6 +36,13 @@ def endpoint_at(url: str, base: str) -> str:
     ours, theirs = urlsplit(url), urlsplit(base)
     path = theirs.path.rstrip("/") + ours.path
     return urlunsplit((theirs.scheme, theirs.netloc, path, ours.query, ""))
+
+
+def _place(url: str) -> tuple[str, int | None]:
+    # One's own machine has several names; trying it under each would only lose time.
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    return ("localhost" if host in _LOOPBACK else host), parts.port
 
 
 class Reconnect:
@@ -69,7 +78,10 @@ class Reconnect:
             for base in gateways
             if urlsplit(base).scheme == "wss" or (urlsplit(base).scheme == "ws" and not secure)
         ]
-        self._urls = list(dict.fromkeys([first, *others]))
+        known = {_place(first): first}
+        for url in others:
+            known.setdefault(_place(url), url)
+        self._urls = list(known.values())
         self._index = self._urls.index(here) if here in self._urls else 0
 
     def healthy(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import importlib
 import re
 from functools import cache
@@ -13,7 +12,9 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
+from launcher.models import DEFAULT_MODEL, LOCAL_ALIASES
 from mesh.settings import ENV_PREFIX, ServiceSettings
+from tests.support.imports import reachable
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
@@ -122,6 +123,14 @@ def test_an_anonymous_gateway_is_for_this_machine() -> None:
     assert gateway(**local, published_host="127.0.0.1").host == "0.0.0.0"
 
 
+def test_the_image_serves_what_a_local_mesh_serves() -> None:
+    """The default model in the image has the name and aliases that `seedance up` gives it."""
+    environment = _environment_of_image("inference")
+    assert Path(environment["SEEDANCE_MODEL"]).name == DEFAULT_MODEL.file_name
+    assert environment["SEEDANCE_MODEL_NAME"] == DEFAULT_MODEL.name
+    assert environment["SEEDANCE_ALIASES"] == ",".join(LOCAL_ALIASES)
+
+
 def test_gpus_stand_in_the_override_alone() -> None:
     """The file itself comes up where no GPU driver is; the override touches only instances."""
     assert "devices" not in (ROOT / "docker-compose.yml").read_text()
@@ -135,23 +144,12 @@ def test_an_image_carries_its_own_service_alone(kind: str) -> None:
     assert re.findall(r'"\.\[(\w+)\]"', text) == [kind]
     assert ("torch" in text.replace("No torch", "")) is (kind == "inference")
     last = text.rpartition("\nFROM ")[2]
-    copied = {
-        line.split()[1].split("/")[0] for line in re.findall(r"^COPY (?!--).*$", last, re.MULTILINE)
-    } - {"deploy"}
-    assert copied == _with_imports({kind})
-
-
-def _with_imports(packages: set[str]) -> set[str]:
-    """The packages of ours that the given ones import, themselves included."""
-    ours = {"seedance", "mesh", "launcher", *SETTINGS}
-    found = set(packages)
-    for package in packages:
-        for path in (ROOT / package).rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text())):
-                if isinstance(node, ast.ImportFrom) and node.module:
-                    found.add(node.module.split(".")[0])
-    found &= ours
-    return found if found == packages else _with_imports(found)
+    copied = {ROOT / line.split()[1] for line in re.findall(r"^COPY (?!--).*$", last, re.MULTILINE)}
+    copied -= {ROOT / "deploy" / "docker" / "is_serving.py"}
+    needed, _ = reachable(kind)
+    missing = {f for f in needed if not any(f == c or c in f.parents for c in copied)}
+    assert not missing
+    assert all(any(f == c or c in f.parents for f in needed) for c in copied)
 
 
 @pytest.mark.parametrize("kind", SETTINGS)

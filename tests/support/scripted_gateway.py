@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import mimetypes
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
@@ -117,7 +118,7 @@ class ScriptedGateway:
             self._handle,
             "127.0.0.1",
             0,
-            subprotocols=[Subprotocol("seedance.v2.json")],
+            select_subprotocol=_choose,
             compression=None,
             process_request=self._http,
             ping_interval=None,
@@ -184,6 +185,10 @@ class ScriptedGateway:
             pass
 
 
+def _choose(_: ServerConnection, offered: Sequence[Subprotocol]) -> Subprotocol | None:
+    return Subprotocol("seedance.v2.json") if "seedance.v2.json" in offered else None
+
+
 class _Talk:
     """One connection."""
 
@@ -196,6 +201,8 @@ class _Talk:
         self.cut_after = cut_after
         self.session = ScriptedSession(id=f"s{len(gateway.connections)}")
         self.tasks: list[asyncio.Task[None]] = []
+        # A client that offered nothing is a simple one: TCP is its flow control.
+        self.windowed = connection.subprotocol is not None
 
     async def run(self, streams: asyncio.TaskGroup) -> None:
         await self.send(self.greeting())
@@ -278,7 +285,7 @@ class _Talk:
             if stream_id in session.cancelled:
                 break
             piece = text[start : start + size]
-            await self.number(Token(stream_id, offset, piece, 1786580000000), hold=True)
+            await self.number(Token(stream_id, offset, piece, 1786580000000), hold=self.windowed)
             offset += len(piece.encode())
             session.offsets[stream_id] = offset
             sent += 1

@@ -32,7 +32,7 @@ def settings_of(service: str) -> type[ServiceSettings]:
 
 def _row(name: str, cls: type[ServiceSettings]) -> str:
     field = cls.model_fields[name]
-    value = field.default
+    value = "" if field.default is None else field.default
     text = value.get_secret_value() if isinstance(value, SecretStr) else str(value)
     default = f"`{text}`" if text else ""
     meaning = (field.description or "").replace("|", "\\|")

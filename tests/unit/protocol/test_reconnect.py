@@ -31,6 +31,17 @@ def test_gateways_are_tried_in_turn() -> None:
     assert "a:1" in reconnect.url
 
 
+def test_ones_own_machine_is_one_place() -> None:
+    """A gateway that was reached as localhost is not tried a second time as 127.0.0.1."""
+    reconnect = Reconnect(URL, lambda: 0.5, Backoff())
+    reconnect.learn(["ws://127.0.0.1:8080", "ws://127.0.0.1:8081", "ws://[::1]:8080"])
+    tried = []
+    for _ in range(3):
+        reconnect.next_delay_s()
+        tried.append(reconnect.url.split("/")[2])
+    assert tried == ["127.0.0.1:8081", "localhost:8080", "127.0.0.1:8081"]
+
+
 def test_the_delay_doubles_to_its_bound_and_the_tries_end() -> None:
     """Half a second, doubled up to thirty, ten times; then None, and a new count."""
     reconnect = Reconnect(URL, lambda: 1.0, Backoff())

@@ -1,0 +1,182 @@
+// The web SDK's host: sockets, timers and streams, on a WebSocket that is the test.
+import assert from "node:assert/strict";
+import test from "node:test";
+
+import { SeedanceClient, SeedanceError } from "../seedance.js";
+
+const SESSION = {
+  type: "session", session: "s1", token: "t1", epoch: 1, tenant: "local",
+  heartbeat: { connection: 30, session: 15, stream: 8 }, window: { initial: 32, min: 16, max: 128 },
+  resume_ttl: 120, mode: "token", server: "test", gateways: ["ws://a:1", "ws://b:2"],
+};
+const messages = [{ role: "user", content: "hi" }];
+const backoff = { baseMs: 1 };
+
+class FakeSocket {
+  static all = [];
+
+  constructor(url, protocols) {
+    Object.assign(this, { url, protocols, sent: [], readyState: 0 });
+    FakeSocket.all.push(this);
+  }
+
+  send(text) {
+    this.sent.push(JSON.parse(text));
+  }
+
+  close(code) {
+    this.readyState = 3;
+    this.closedWith = code;
+  }
+
+  open() {
+    this.readyState = 1;
+    this.onopen();
+  }
+
+  say(frame) {
+    this.onmessage({ data: JSON.stringify(frame) });
+  }
+
+  drop(code = 1006) {
+    this.readyState = 3;
+    this.onclose({ code });
+  }
+}
+
+function begin(options = {}) {
+  FakeSocket.all = [];
+  const states = [];
+  const client = new SeedanceClient("ws://a:1/v2/infer", {
+    WebSocket: FakeSocket, backoff, onState: (state) => states.push(state), ...options,
+  });
+  return { client, states };
+}
+
+async function socketNumber(n) {
+  for (let tries = 0; FakeSocket.all.length < n; tries += 1) {
+    assert.ok(tries < 500, `socket ${n} was never dialled`);
+    await new Promise((resolve) => setTimeout(resolve, 2));
+  }
+  return FakeSocket.all[n - 1];
+}
+
+const accepted = (id, seq) => ({ type: "accepted", seq, id, instance: "i", adopted_batch_size: 1, token_quota: 9 });
+const token = (id, seq, offset, delta) => ({ type: "token", seq, id, offset, delta, timestamp: 1 });
+const done = (id, seq) => ({
+  type: "done", seq, id, finish_reason: "stop", timing: { ttft_ms: 1 },
+  usage: { prompt_tokens: 1, cached_tokens: 0, completion_tokens: 2, total_tokens: 3 },
+});
+
+test("text streams through a cut, exactly once", async () => {
+  const { client, states } = begin();
+  const stream = client.chat({ messages, temperature: 0.3 });
+  const first = await socketNumber(1);
+  first.open();
+  first.say(SESSION);
+  assert.deepEqual(first.sent, [{ type: "generate", messages, temperature: 0.3, id: stream.id }]);
+  first.say(accepted(stream.id, 1));
+  first.say(token(stream.id, 2, 0, "né"));
+  first.drop();
+  const second = await socketNumber(2);
+  assert.equal(second.url, "ws://b:2/v2/infer");
+  second.open();
+  const [resume] = second.sent;
+  assert.deepEqual([resume.type, resume.last_seq, resume.offsets], ["resume", 2, { [stream.id]: 3 }]);
+  second.say({ ...SESSION, type: "resumed", from_seq: 3 });
+  second.say(token(stream.id, 3, 0, "néon"));
+  second.say(done(stream.id, 4));
+  const chunks = [];
+  for await (const chunk of stream) chunks.push(chunk.delta);
+  assert.deepEqual(chunks, ["né", "on"]);
+  assert.equal(stream.finishReason, "stop");
+  assert.equal(stream.usage.total_tokens, 3);
+  assert.deepEqual(states, ["connecting", "open", "connecting", "resuming", "open"]);
+  client.close();
+  assert.equal(second.sent.at(-1).type, "close");
+  assert.equal(second.closedWith, 1000);
+});
+
+test("an acknowledgement leaves after fifty milliseconds", async () => {
+  const { client } = begin();
+  const stream = client.chat({ messages });
+  const socket = await socketNumber(1);
+  socket.open();
+  socket.say(SESSION);
+  socket.say(accepted(stream.id, 1));
+  for (let tries = 0; socket.sent.length < 2 && tries < 500; tries += 1) {
+    await new Promise((resolve) => setTimeout(resolve, 2));
+  }
+  assert.deepEqual(socket.sent[1], { type: "ack", seq: 2 });
+  client.close();
+});
+
+test("an error is thrown by the iteration, after the text before it", async () => {
+  const { client } = begin();
+  const stream = client.chat({ messages });
+  const socket = await socketNumber(1);
+  socket.open();
+  socket.say(SESSION);
+  socket.say(accepted(stream.id, 1));
+  socket.say(token(stream.id, 2, 0, "half"));
+  socket.drop(4401);
+  const chunks = [];
+  await assert.rejects(
+    async () => {
+      for await (const chunk of stream) chunks.push(chunk.delta);
+    },
+    (error) => error instanceof SeedanceError && error.code === "unauthorized" && !error.retryable,
+  );
+  assert.deepEqual(chunks, ["half"]);
+  assert.equal(FakeSocket.all.length, 1);
+});
+
+test("leaving the loop cancels the stream", async () => {
+  const { client } = begin();
+  const stream = client.chat({ messages });
+  const socket = await socketNumber(1);
+  socket.open();
+  socket.say(SESSION);
+  socket.say(accepted(stream.id, 1));
+  socket.say(token(stream.id, 2, 0, "enough"));
+  for await (const _ of stream) break;
+  assert.deepEqual(socket.sent.at(-1), { type: "cancel", id: stream.id });
+  client.close();
+});
+
+test("unread text is bounded: nothing is acknowledged while the buffer is full", async () => {
+  const { client } = begin();
+  const stream = client.chat({ messages });
+  const socket = await socketNumber(1);
+  socket.open();
+  socket.say(SESSION);
+  socket.say(accepted(stream.id, 1));
+  const piece = "x".repeat(64 * 1024);
+  for (let n = 0; n < 40; n += 1) socket.say(token(stream.id, n + 2, n * piece.length, piece));
+  const acked = socket.sent.filter((frame) => frame.type === "ack").at(-1).seq;
+  assert.ok(acked <= 18, `acknowledged up to ${acked}`);
+  socket.say(done(stream.id, 42));
+  let length = 0;
+  for await (const chunk of stream) length += chunk.delta.length;
+  assert.equal(length, 40 * piece.length);
+  assert.equal(socket.sent.at(-1).seq, 43);
+  client.close();
+});
+
+test("what is no frame ends the connection and is not tried again", async () => {
+  const { client, states } = begin();
+  const stream = client.chat({ messages });
+  const socket = await socketNumber(1);
+  socket.open();
+  socket.onmessage({ data: "[]" });
+  await assert.rejects(stream.completion(), { code: "internal" });
+  assert.equal(states.at(-1), "idle");
+});
+
+test("a key travels as a subprotocol item beside the protocol", async () => {
+  const { client } = begin({ apiKey: "sk-ü?" });
+  client.connect();
+  const socket = await socketNumber(1);
+  assert.deepEqual(socket.protocols, ["seedance.v2.json", "seedance.auth.c2stw7w_"]);
+  client.close();
+});

@@ -1,0 +1,202 @@
+"""One instance, wired: engine, service, registration, metrics; serves until asked to stop, then drains."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import sys
+from collections.abc import Callable
+
+from prometheus_client import start_http_server
+
+from inference.config import InferenceSettings
+from inference.engine.engine import Engine
+from inference.engine.loop import EngineLoop
+from inference.engine.runner import ModelInfo, Preparer, Runner
+from inference.engine.step_trace import StepTrace
+from inference.intake import Intake
+from inference.registration import Registration
+from inference.report import Reporter
+from inference.service import SERVICE_NAME, Deliverer, InferenceService, add_to_server
+from inference.wire import load_to_pb
+from mesh.clock import SystemClock
+from mesh.rpc.server import RpcServer
+from mesh.settings import exit_with
+from mesh.telemetry.metrics import Folded, InferenceMetrics
+from mesh.telemetry.tracing import Tracing
+from seedance.v2 import router_pb2
+
+__all__ = ["Instance"]
+
+DRAIN_LOOK_S = 0.05
+CALLS_END_S = 0.5
+
+
+class Instance:
+    """One instance's parts; `address` is known once it serves, `crashed` tells that its engine failed."""
+
+    def __init__(
+        self,
+        settings: InferenceSettings,
+        runner: Runner,
+        preparer: Preparer,
+        stop: asyncio.Event,
+    ) -> None:
+        clock = SystemClock()
+        loop = asyncio.get_running_loop()
+        self.address = ""
+        self.crashed = False
+        self._settings = settings
+        self._stop = stop
+        self._loop = loop
+        self._tracing = _tracing(settings)
+        self._core = Engine(runner, settings.limits(), clock, _trace(settings, runner.info))
+        metrics = InferenceMetrics()
+        reporter = Reporter(
+            metrics,
+            self._tracing,
+            clock,
+            instance=settings.instance_id,
+            model=runner.info.name,
+        )
+        deliverer = Deliverer(loop, clock, reporter.report)
+        self._engine = EngineLoop(self._core, deliverer.deliver, self._on_crash)
+        self._intake = Intake(runner.info, preparer, self._engine, clock)
+        self._service = InferenceService(
+            instance=settings.instance_id,
+            engine_name=settings.engine,
+            secret=settings.mesh_secret.get_secret_value(),
+            info=runner.info,
+            engine=self._engine,
+            intake=self._intake,
+            deliverer=deliverer,
+            clock=clock,
+        )
+        self._rpc = RpcServer([SERVICE_NAME])
+        add_to_server(self._service, self._rpc.server)
+        self._stop_metrics = _serve_metrics(settings, metrics, self._core)
+
+    async def serve(self) -> None:
+        """Serve until `stop`, then take nothing new and let streams end within the grace time."""
+        settings = self._settings
+        port = await self._rpc.start(f"{settings.host}:{settings.port}")
+        self.address = f"{settings.host}:{port}"
+        self._engine.start()
+        registration = self._registration()
+        if settings.announce:
+            sys.stdout.write(f"ready {self.address}\n")
+            sys.stdout.flush()
+        if registration is None:
+            await self._stop.wait()
+            await self._drain()
+        else:
+            async with asyncio.TaskGroup() as tasks:
+                renewals = tasks.create_task(registration.run())
+                await self._stop.wait()
+                registration.drain()
+                await self._drain()
+                renewals.cancel()
+            await registration.leave()
+        await self._rpc.drain(CALLS_END_S)
+        self._engine.stop()
+        self._intake.close()
+        self._stop_metrics()
+        if self._tracing is not None:
+            self._tracing.close()
+
+    async def _drain(self) -> None:
+        # Gateways' calls never end by themselves, so it is the streams in them that are waited for.
+        self._intake.draining = True
+        await self._rpc.health.enter_graceful_shutdown()
+        grace_s = 0.0 if self.crashed else self._settings.drain_grace_s
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace_s):
+                while self._service.live_streams:  # noqa: ASYNC110 - looked at 20 times a second
+                    await asyncio.sleep(DRAIN_LOOK_S)
+
+    def _registration(self) -> Registration | None:
+        settings, info = self._settings, self._core.runner.info
+        if not settings.router:
+            return None
+        instance = router_pb2.Instance(
+            id=settings.instance_id,
+            address=settings.advertise or self.address,
+            models=[info.name, *info.aliases],
+            instance_class=settings.instance_class,
+            weight=settings.weight,
+            start_id=secrets.token_hex(8),
+            context_length=info.context_length,
+        )
+        return Registration(settings.router, instance, lambda: load_to_pb(self._engine.load))
+
+    def _on_crash(self) -> None:
+        self.crashed = True
+        self._loop.call_soon_threadsafe(self._stop.set)
+
+
+def _trace(settings: InferenceSettings, info: ModelInfo) -> StepTrace | None:
+    if settings.trace_output is None:
+        return None
+    try:
+        return StepTrace(settings.trace_output, info.block_size)
+    except OSError as error:
+        exit_with(f"cannot write {settings.trace_output}: {error.strerror}; change --trace-output")
+
+
+def _tracing(settings: InferenceSettings) -> Tracing | None:
+    if not settings.otlp_endpoint:
+        return None
+    return Tracing(
+        "inference",
+        settings.instance_id,
+        endpoint=settings.otlp_endpoint,
+        ratio=settings.trace_ratio,
+    )
+
+
+def _serve_metrics(
+    settings: InferenceSettings, metrics: InferenceMetrics, engine: Engine
+) -> Callable[[], None]:
+    if settings.metrics_port is None:
+        return lambda: None
+    Folded(
+        metrics.registry,
+        counters={
+            "seedance_inference_tokens": ("Tokens chosen.", lambda: engine.token_count),
+            "seedance_inference_preemptions": (
+                "Sequences that lost their blocks to a more urgent one.",
+                lambda: engine.scheduler.preemptions,
+            ),
+        },
+        gauges={
+            "seedance_inference_running": (
+                "Sequences in the batch.",
+                lambda: engine.load.running,
+            ),
+            "seedance_inference_waiting": (
+                "Requests that wait.",
+                lambda: engine.load.waiting,
+            ),
+            "seedance_inference_free_blocks": (
+                "Free KV blocks.",
+                lambda: engine.load.free_blocks,
+            ),
+        },
+    )
+    try:
+        server, thread = start_http_server(
+            settings.metrics_port, addr=settings.host, registry=metrics.registry
+        )
+    except OSError:
+        exit_with(
+            f"cannot listen on {settings.host}:{settings.metrics_port}: is the port in use? "
+            "Choose another with --metrics-port"
+        )
+
+    def stop() -> None:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+    return stop

@@ -58,6 +58,9 @@ class InferenceSettings(ServiceSettings):
         None, ge=1, description="KV blocks; empty: what kv_cache_gib holds."
     )
     kv_cache_gib: float = Field(1.0, gt=0, description="Memory for KV blocks, in GiB.")
+    prefix_cache: bool = Field(
+        True, description="Keep KV blocks for later requests of the tenant that begin alike."
+    )
     batch_max: int | None = Field(
         None, ge=1, description="Most sequences decoding in a step; empty: the engine's default."
     )
@@ -105,4 +108,5 @@ class InferenceSettings(ServiceSettings):
             queue_max=self.queue_max,
             attach_ttl_s=self.attach_ttl_s,
             transcript_ttl_s=self.transcript_ttl_s,
+            prefix_cache=self.prefix_cache,
         )

@@ -62,6 +62,8 @@ def _generation(
         answer_ids=answer.ids,
         arrival=command.marks.arrival,
         priority=request.priority,
+        # A direct caller cannot choose its salt, nor can a tenant of the mesh be called like one.
+        salt=f"mesh/{command.tenant}" if command.lasting else "direct",
         sampling=request.sampling,
         seed=secrets.randbelow(LIMITS.seed_max) if seed is None else seed,
         min_tokens=request.min_tokens,

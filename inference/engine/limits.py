@@ -16,7 +16,8 @@ class EngineLimits:
     chunk is felt as a stutter by every running stream. `queue_max` requests wait before more are
     told `overloaded`, to come back after `retry_after_ms`. Without a call a generation keeps its
     blocks for `attach_ttl_s` and its transcript for `transcript_ttl_s` (contract §7); of ended
-    generations at most `transcripts_max` are remembered.
+    generations at most `transcripts_max` are remembered. With `prefix_cache`, KV blocks that nobody
+    holds are kept for requests that begin alike.
     """
 
     batch_max: int = 64
@@ -27,6 +28,7 @@ class EngineLimits:
     attach_ttl_s: float = 10.0
     transcript_ttl_s: float = 180.0
     transcripts_max: int = 4096
+    prefix_cache: bool = True
 
     def __post_init__(self) -> None:
         if not 1 <= self.batch_max <= self.step_tokens_max:

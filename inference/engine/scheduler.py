@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from inference.engine.block_pool import BlockPool
+from inference.engine.block_tables import BlockTables
 from inference.engine.limits import EngineLimits
 from inference.engine.plan import PlanRow, StepPlan
 from inference.engine.policy import rank, victim
@@ -43,6 +44,7 @@ class Scheduler:
     def __init__(self, pool: BlockPool, limits: EngineLimits) -> None:
         self.pool = pool
         self.preemptions = 0
+        self._tables = BlockTables(pool, cached=limits.prefix_cache)
         self._limits = limits
         self._waiting: list[Sequence] = []  # sorted by rank
         self._active: dict[int, Sequence] = {}  # PREFILL and DECODE, in order of admission
@@ -95,14 +97,14 @@ class Scheduler:
         """Pause it and take its blocks: it computes them again should it go on."""
         if sequence.state is not SequenceState.ENDED:
             self.pause(sequence)
-            self._take_blocks(sequence)
+            self._tables.vacate(sequence)
 
     def end(self, sequence: Sequence) -> None:
         """It is over: its blocks are free at once."""
         if sequence.state is SequenceState.ENDED:
             return
         self._remove(sequence)
-        self._take_blocks(sequence)
+        self._tables.vacate(sequence)
         sequence.move(SequenceState.ENDED)
 
     def plan(self, now: float) -> StepPlan:
@@ -118,7 +120,7 @@ class Scheduler:
 
     def computed(self, sequence: Sequence, count: int) -> None:
         """A step computed `count` tokens of it."""
-        sequence.computed += count
+        self._tables.advance(sequence, count)
         if sequence.state is SequenceState.PREFILL and sequence.remaining <= 1:
             sequence.move(SequenceState.DECODE)
 
@@ -129,15 +131,11 @@ class Scheduler:
     def check(self) -> None:
         """Assert what must hold after every step."""
         sequences = list(chain(self._waiting, self._active.values(), self._paused.values()))
-        self.pool.check(s.block_table for s in sequences)
+        self._tables.check(sequences)
         assert len({s.id for s in sequences}) == len(sequences)  # noqa: S101
         assert all(s.state is SequenceState.WAITING for s in self._waiting)  # noqa: S101
         assert all(s.state is SequenceState.PAUSED for s in self._paused.values())  # noqa: S101
         assert self._waiting == sorted(self._waiting, key=rank)  # noqa: S101
-        for sequence in sequences:
-            holds = len(sequence.block_table) * self.pool.block_size
-            assert sequence.computed <= holds  # noqa: S101
-            assert sequence.computed <= sequence.total  # noqa: S101
 
     def _plan_decodes(self, now: float, draft: _Draft) -> None:
         ready = [
@@ -170,11 +168,13 @@ class Scheduler:
             and self._waiting
             and len(self._active) < self._limits.batch_max
             # First come, first served: who is next is not overtaken by who is smaller.
-            and self._has_room_for(self._waiting[0])
+            and self._make_room_for(self._waiting[0])
         ):
             sequence = self._waiting.pop(0)
             sequence.move(SequenceState.PREFILL)
             self._active[sequence.id] = sequence
+            if sequence.cached_tokens is None:
+                sequence.cached_tokens = min(sequence.computed, len(sequence.prompt_ids))
             self._prefill(sequence, now, draft)
 
     def _prefill(self, sequence: Sequence, now: float, draft: _Draft) -> None:
@@ -186,27 +186,28 @@ class Scheduler:
         elif self._grow(sequence, sequence.computed + count, draft):
             draft.add(sequence, count)
 
-    def _has_room_for(self, sequence: Sequence) -> bool:
+    def _make_room_for(self, sequence: Sequence) -> bool:
         """Whether all its known tokens fit, with a block to grow for each that runs already.
 
-        Paused sequences lose their blocks to one that can run, if that makes the difference.
+        If so it has those of its blocks that are cached. Paused sequences lose their blocks to one
+        that can run, if that makes the difference.
         """
-        need = self.pool.blocks_for(sequence.total) + len(self._active)
-        if not self._active:
-            need = self.pool.blocks_for(sequence.total)
-        evictable = sum(len(s.block_table) for s in self._paused.values())
-        if need > self.pool.free + evictable:
+        # Shared first, so that nobody takes them while room is made for the rest.
+        self._tables.begin(sequence)
+        need = self._tables.missing(sequence, sequence.total) + len(self._active)
+        paused = (s.block_table for s in self._paused.values())
+        if need > self.pool.free and need > self.pool.free + self.pool.freed_by(paused):
+            self._tables.vacate(sequence)
             return False
         while need > self.pool.free:
             loser = victim(None, self._paused.values())
-            if loser is None:
-                return False
+            assert loser is not None  # noqa: S101
             self._preempt(loser)
         return True
 
     def _grow(self, sequence: Sequence, tokens: int, draft: _Draft) -> bool:
         """Give it blocks for so many tokens, taking from the less urgent; false: not in this step."""
-        missing = self.pool.blocks_for(tokens) - len(sequence.block_table)
+        missing = self._tables.missing(sequence, tokens)
         if missing <= 0:
             return True
         while missing > self.pool.free:
@@ -214,9 +215,7 @@ class Scheduler:
             if loser is None:
                 return False
             self._preempt(loser)
-        blocks = self.pool.allocate(missing)
-        assert blocks is not None  # noqa: S101
-        sequence.block_table.extend(blocks)
+        self._tables.grow(sequence, missing)
         return True
 
     def _holders_outside(self, draft: _Draft) -> Iterator[Sequence]:
@@ -226,17 +225,11 @@ class Scheduler:
 
     def _preempt(self, sequence: Sequence) -> None:
         self.preemptions += 1
-        self._take_blocks(sequence)
+        self._tables.vacate(sequence)
         if sequence.state is not SequenceState.PAUSED:
             self._remove(sequence)
             sequence.move(SequenceState.WAITING)
             self._wait(sequence)
-
-    def _take_blocks(self, sequence: Sequence) -> None:
-        self.pool.release(sequence.block_table)
-        # A new list: the old one may still be in the hands of whoever read the last plan.
-        sequence.block_table = []
-        sequence.computed = 0
 
     def _wait(self, sequence: Sequence) -> None:
         bisect.insort(self._waiting, sequence, key=rank)

@@ -75,6 +75,8 @@ class Sequence:
 
     `answer_ids` is the answer's own list: it grows as tokens are taken. `arrival` is in seconds of
     the engine's clock; `vocab_size` is set when the request brings its own vocabulary (scripts).
+    `salt` says with whom cached blocks may be shared; `cached_tokens` is how much of the prompt was
+    found in them when it first ran, `digests` are the names of its full blocks.
     """
 
     id: int
@@ -82,6 +84,7 @@ class Sequence:
     answer_ids: list[int]
     arrival: float
     priority: int = 5
+    salt: str = ""
     sampling: Sampling = field(default_factory=Sampling)
     seed: int = 0
     min_tokens: int = 0
@@ -91,6 +94,8 @@ class Sequence:
     computed: int = 0
     block_table: list[int] = field(default_factory=list)
     last_step: int = 0
+    cached_tokens: int | None = None
+    digests: list[bytes] = field(default_factory=list)
     _state: SequenceState = SequenceState.WAITING
 
     @property
@@ -113,20 +118,22 @@ class Sequence:
         """Tokens known but not computed."""
         return self.total - self.computed
 
+    def tokens(self, start: int, end: int) -> list[int]:
+        """The ids at positions `start` to `end`, all of them known."""
+        prompt = len(self.prompt_ids)
+        if start >= prompt:
+            return self.answer_ids[start - prompt : end - prompt]
+        if end <= prompt:
+            return self.prompt_ids[start:end]
+        return self.prompt_ids[start:] + self.answer_ids[: end - prompt]
+
     def row(self, count: int) -> PlanRow:
         """The plan row that computes the next `count` tokens; the last one known also samples."""
         start, end = self.computed, self.computed + count
-        prompt = len(self.prompt_ids)
-        if start >= prompt:
-            tokens = self.answer_ids[start - prompt : end - prompt]
-        elif end <= prompt:
-            tokens = self.prompt_ids[start:end]
-        else:
-            tokens = self.prompt_ids[start:] + self.answer_ids[: end - prompt]
         position = len(self.answer_ids)
         return PlanRow(
             sequence_id=self.id,
-            token_ids=tokens,
+            token_ids=self.tokens(start, end),
             start=start,
             block_table=self.block_table,
             sample=end == self.total,

@@ -59,7 +59,7 @@ proto-check: $(STAMP) # the committed stubs are what proto/ says
 	@for f in build/proto/seedance/v2/*; do diff -q $$f seedance/v2/$$(basename $$f) || { echo "seedance/v2 is not what proto/ says: make proto"; exit 1; }; done
 
 bench: $(STAMP) ## Benchmarks of what is on the path of a token: ratios against a baseline in one run
-	$(BIN)/python -m bench
+	$(BIN)/python -m launcher.bench
 
 test-equality: $(STAMP) ## 20 prompts x 64 tokens against transformers, and other heavy runs
 	$(BIN)/python -m pytest tests/heavy

@@ -19,8 +19,7 @@ WORKDIR /src
 COPY constraints.txt .
 RUN pip install --no-cache-dir -c constraints.txt rich
 COPY launcher/__init__.py launcher/models.py launcher/
-ENV SEEDANCE_CACHE=/fetched
-RUN python -c "from launcher.models import resolve_model; resolve_model(None)"
+RUN mkdir /models && mv "$(python -m launcher.models)" /models/
 
 FROM python:3.11-slim-bookworm
 LABEL org.opencontainers.image.title="seedance-inference" \
@@ -33,7 +32,7 @@ ENV SEEDANCE_MODEL=/models/SmolLM2-135M-Instruct.Q4_1.gguf
 ENV SEEDANCE_MODEL_NAME=SmolLM2-135M-Instruct
 ENV SEEDANCE_ALIASES=default,seedance-llm-7b
 COPY --from=dependencies /venv /venv
-COPY --from=model /fetched/models/*.gguf /models/
+COPY --from=model /models /models
 COPY deploy/docker/is_serving.py /usr/local/bin/
 COPY seedance seedance
 COPY mesh mesh

@@ -31,7 +31,7 @@ __all__ = ["TILE_TOKENS", "WINDOW_STEP", "AttentionGroup", "attend", "group_rows
 
 TILE_TOKENS = 32
 WINDOW_STEP = 128
-# A window is cut finer than a quarter of its length, so that padding stays under a third.
+# Steps grow with the length, so that many lengths share a window; under a third is padding.
 WINDOW_STEPS_MIN = 4
 QUERY_ROWS_MIN = 4
 

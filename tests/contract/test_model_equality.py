@@ -81,7 +81,7 @@ def test_a_gguf_file_equals_the_folder_it_was_made_of(
 
 @pytest.fixture(scope="module")
 def default_reference() -> Iterator[Any]:
-    """Transformers' view of the default model's file."""
+    """The default model as transformers reads it."""
     return load_gguf(default_model_path())
 
 

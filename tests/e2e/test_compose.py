@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
+import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -20,6 +22,7 @@ from tests.support.browser import CHROMIUM, browser_page
 from tests.support.waiting import wait_until_sync
 
 ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text()
 # The first build installs torch and fetches the model.
 UP_S = 1_200
 STREAM_S = 120
@@ -78,6 +81,37 @@ def test_a_browser_gets_a_streamed_answer() -> None:
         answer = page.locator(".message:not(.mine)")
         expect(answer.locator(".metrics")).to_contain_text("tokens/s", timeout=STREAM_S * 1000)
         expect(answer.locator(".text")).not_to_be_empty()
+
+
+def _readme_example(language: str) -> str:
+    """The README's first example in a language, as it stands."""
+    fence = re.search(rf"^```{language}\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
+    assert fence is not None
+    return fence[1]
+
+
+def test_the_python_example_streams() -> None:
+    """The README's Python example, pasted unchanged, prints an answer as it comes."""
+    argv = [sys.executable, "-c", _readme_example("python")]
+    with subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, bufsize=0) as process:
+        assert process.stdout is not None
+        first, more = process.stdout.read(4), process.stdout.read(4)
+        # Its answer may be as long as the model's context; that it streams has been seen.
+        process.kill()
+    assert first
+    assert more
+
+
+def test_the_browser_example_streams() -> None:
+    """The README's JavaScript example, pasted unchanged into a page, shows an answer."""
+    if CHROMIUM is None:
+        pytest.skip("needs Chromium")
+    with browser_page() as page:
+        page.goto("http://localhost:8080/healthz")
+        page.evaluate(f"() => {{ document.body.replaceChildren();\n{_readme_example('js')} }}")
+        page.wait_for_function(
+            "() => document.body.textContent.length > 20", timeout=STREAM_S * 1000
+        )
 
 
 def _story(kill_after: int | None = None) -> str:

@@ -52,9 +52,9 @@ def greedy_ids(model: Any, ids: list[int], count: int, eos: frozenset[int]) -> l
     """The greedy answer, ended by a token of `eos` or after `count` tokens."""
     from transformers import GenerationConfig
 
-    config = GenerationConfig(
-        do_sample=False, max_new_tokens=count, eos_token_id=sorted(eos) or None, pad_token_id=0
-    )
+    # What is unset in a call's settings is taken from the model's: end there, too, where we say.
+    model.generation_config.eos_token_id = sorted(eos) or None
+    config = GenerationConfig(do_sample=False, max_new_tokens=count, pad_token_id=0)
     prompt = torch.tensor([ids])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

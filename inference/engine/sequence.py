@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from enum import Enum
 
+from inference.engine.fair_share import Account
 from inference.engine.plan import PlanRow
 from seedance.protocol.request import Sampling
 
@@ -75,7 +77,8 @@ class Sequence:
 
     `answer_ids` is the answer's own list: it grows as tokens are taken. `arrival` is in seconds of
     the engine's clock; `vocab_size` is set when the request brings its own vocabulary (scripts).
-    `salt` says with whom cached blocks may be shared; `cached_tokens` is how much of the prompt was
+    `deadline` is soft, in the same seconds; `account` is its tenant's, given by the scheduler;
+    `preemptions` counts how often it lost its blocks while it ran. `salt` says with whom cached blocks may be shared; `cached_tokens` is how much of the prompt was
     found in them when it first ran, `digests` are the names of its full blocks.
     """
 
@@ -83,7 +86,9 @@ class Sequence:
     prompt_ids: list[int]
     answer_ids: list[int]
     arrival: float
+    tenant: str = ""
     priority: int = 5
+    deadline: float = math.inf
     salt: str = ""
     sampling: Sampling = field(default_factory=Sampling)
     seed: int = 0
@@ -93,7 +98,9 @@ class Sequence:
     pace: Pace = field(default_factory=Pace)
     computed: int = 0
     block_table: list[int] = field(default_factory=list)
+    account: Account = field(default_factory=Account)
     last_step: int = 0
+    preemptions: int = 0
     cached_tokens: int | None = None
     digests: list[bytes] = field(default_factory=list)
     _state: SequenceState = SequenceState.WAITING

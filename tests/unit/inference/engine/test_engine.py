@@ -286,6 +286,51 @@ def test_a_full_queue_is_overloaded_with_a_time() -> None:
     assert all(len(heard.ids) == 3 for heard in taken)
 
 
+def test_waiting_in_vain_ends() -> None:
+    """A request that never had its turn is `overloaded` with a time; one that runs goes on."""
+    driver = _fake(EngineLimits(batch_max=1, queue_ttl_s=5))
+    running = driver.open(1, _prompt(1), _request(1000), credit=3)
+    driver.step()
+    waiting = driver.open(2, _prompt(1), _request(1000))
+    driver.clock.now += 4
+    driver.step()
+    assert waiting.ends == []
+    driver.clock.now += 2
+    driver.step()
+    assert waiting.code == "overloaded"
+    assert waiting.end.error.retry_after_ms  # type: ignore[union-attr]
+    assert running.ends == []
+
+
+def test_no_more_live_at_once_than_may() -> None:
+    """Also those that are paused count; when one has ended there is room again."""
+    driver = _fake(EngineLimits(concurrent_max=2))
+    driver.open(1, _prompt(1), _request(3), credit=0)
+    driver.open(2, _prompt(1), _request(3))
+    assert driver.engine.scheduler.alive == 2
+    refused = driver.open(3, _prompt(1), _request(3))
+    driver.run()
+    assert refused.code == "overloaded"
+    taken = driver.open(4, _prompt(1), _request(3))
+    driver.run()
+    assert len(taken.ids) == 3
+
+
+def test_tenants_share_the_batch_by_weight() -> None:
+    """With both in the queue all the time, tokens are as the weights."""
+    limits = EngineLimits(
+        batch_max=4, step_tokens_max=16, tenant_weights={"a": 3.0}, prefix_cache=False
+    )
+    driver = _fake(limits)
+    for stream in range(1, 161):
+        tenant = "ab"[stream % 2]
+        driver.open(stream, _prompt(1, 2), _request(6), tenant=tenant, generation=f"g{stream}")
+    for _ in range(120):
+        driver.step()
+    made = [sum(len(driver.heard(s).ids) for s in range(1, 161) if s % 2 == i) for i in range(2)]
+    assert made[0] / made[1] == pytest.approx(3.0, rel=0.15)
+
+
 def test_pressure_is_told_when_the_queue_fills_and_when_it_empties() -> None:
     """Edge-triggered: pause, then none; not once per step."""
     driver = _fake(EngineLimits(batch_max=1, queue_max=4))

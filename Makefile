@@ -6,6 +6,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+RUN_STAMP := $(VENV)/.installed-to-run
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 PROTOS := $(wildcard proto/seedance/v2/*.proto)
 PORT ?= 8080
 
@@ -16,12 +18,20 @@ help: ## This list
 
 install: $(STAMP) ## Everything into .venv, exact versions from constraints.txt
 
-$(STAMP): pyproject.toml constraints.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
-	touch $@
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
 
-up: $(STAMP) ## The whole mesh on this machine, a real model answering on PORT (8080)
+$(RUN_STAMP): pyproject.toml constraints.txt | $(BIN)/python # what `make up` needs, no more
+	@echo 'installing into $(VENV): a minute or two, once'
+	$(PIP) --editable '.[all]'
+	@touch $@
+
+$(STAMP): $(RUN_STAMP)
+	@echo 'installing what development needs into $(VENV), once'
+	$(PIP) --editable '.[dev]'
+	@touch $@
+
+up: $(RUN_STAMP) ## The whole mesh on this machine, a real model answering on PORT (8080)
 	@exec $(BIN)/seedance up --port $(PORT)
 
 test: $(STAMP) ## Unit, property, contract, integration, end-to-end and browser tests
@@ -49,7 +59,7 @@ proto-check: $(STAMP) # the committed stubs are what proto/ says
 	@for f in build/proto/seedance/v2/*; do diff -q $$f seedance/v2/$$(basename $$f) || { echo "seedance/v2 is not what proto/ says: make proto"; exit 1; }; done
 
 bench: $(STAMP) ## Benchmarks of what is on the path of a token: ratios against a baseline in one run
-	$(BIN)/python -m bench
+	$(BIN)/python -m launcher.bench
 
 test-equality: $(STAMP) ## 20 prompts x 64 tokens against transformers, and other heavy runs
 	$(BIN)/python -m pytest tests/heavy

@@ -20,8 +20,7 @@ from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, QueryParams
 
-from gateway.config import GatewaySettings
-from gateway.store.base import SessionStore, StoreUnavailableError
+from gateway.store.base import StoreUnavailableError
 from gateway.tickets import Principal, Tickets
 from seedance.protocol.errors import CloseCode, ErrorCode
 
@@ -35,7 +34,6 @@ __all__ = [
     "Refusal",
     "RefusalRow",
     "allowed_origins",
-    "build_authenticator",
     "parse_keys",
 ]
 
@@ -249,16 +247,6 @@ class Authenticator:
             return await self.tickets.redeem(ticket) or Refusal.UNAUTHORIZED
         except StoreUnavailableError:
             return Refusal.UNAVAILABLE
-
-
-def build_authenticator(settings: GatewaySettings, store: SessionStore) -> Authenticator:
-    """The authenticator that the settings describe. Raises `ValueError` naming what is wrong."""
-    return Authenticator(
-        parse_keys(settings.keys.get_secret_value()),
-        allowed_origins(settings.gateway_urls, settings.origins),
-        Tickets(store, settings.ticket_ttl_s),
-        anonymous_tenant=settings.anonymous_tenant or None,
-    )
 
 
 def _shows_key(query: QueryParams) -> bool:

@@ -31,9 +31,9 @@ def error_body(error: SeedanceError) -> dict[str, Any]:
     """OpenAI's error object; `param` names the field at fault."""
     return {
         "error": {
-            "message": _encodable(error.message),
+            "message": error.message,
             "type": error.row.openai_type,
-            "param": None if error.field is None else _encodable(error.field),
+            "param": error.field,
             "code": error.code.value,
         }
     }
@@ -62,8 +62,3 @@ def refusal_response(refusal: Refusal, headers: Mapping[str, str]) -> Response:
     error = SeedanceError(row.error_code, row.message, retry_after_ms=retry_after_ms)
     extra = {"WWW-Authenticate": "Bearer"} if row.http_status == 401 else {}  # noqa: PLR2004
     return error_response(error, {**headers, **extra}, status=row.http_status)
-
-
-def _encodable(text: str) -> str:
-    # A key of the client's own making may hold what no encoder takes (CASES 14, 20).
-    return text.encode(errors="replace").decode()

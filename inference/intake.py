@@ -25,7 +25,7 @@ __all__ = ["Intake"]
 
 PREPARER_THREADS = 2
 # Requests that wait for a preparer thread, over all calls.
-PREPARING_MAX = 1_024
+PREPARING_MAX = 4_096
 PREPARING_RETRY_AFTER_MS = 1_000
 # A full engine inbox drains with the next step.
 INBOX_RETRY_S = 0.002

@@ -43,6 +43,7 @@ def _merged(runs: list[Tokens]) -> Tokens:
         offset=first.piece.offset,
         text=b"".join([p.text for p in pieces]),
         sampled=[sampled for p in pieces for sampled in p.sampled],
+        lengths=[length for p in pieces for length in p.lengths_of_ids()],
     )
     return Tokens(first.stream, piece, first.marks, first.token_bytes)
 

@@ -86,6 +86,8 @@ def _fill_columns(columns: pb.TokenColumns, entries: list[Tokens], now: float) -
     columns.token_indexes.extend([piece.token_index for piece in pieces])
     columns.token_ids.extend([token_id for piece in pieces for token_id in piece.ids])
     columns.text = b"".join([piece.text for piece in pieces])
+    if any(len(piece.ids) > 1 for piece in pieces):
+        columns.text_lengths.extend([n for piece in pieces for n in piece.lengths_of_ids()])
     for entry in entries:
         if entry.token_bytes is not None:
             columns.logprobs.extend(_logprobs(entry))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.ports import free_port, next_free_ports
+from mesh.membership import EVERY_CLASS
 
 __all__ = ["INSTANCES_DEFAULT", "ProcessSpec", "UpOptions", "build"]
 
@@ -84,6 +85,8 @@ def _store(options: UpOptions, port: int) -> ProcessSpec:
 
 def _inference(options: UpOptions, name: str, port: int, router: str) -> ProcessSpec:
     flags = ["--engine", options.engine, "--instance-id", name, "--router", router]
+    # On one machine there is one kind: it serves whatever class is asked for (§1).
+    flags += ["--instance-class", EVERY_CLASS]
     if options.engine == "native":
         flags += ["--model", str(options.model), "--model-name", options.model_name]
         flags += ["--threads", str(options.threads)]

@@ -16,7 +16,7 @@ import seedance
 from launcher.blueprint import INSTANCES_DEFAULT, UpOptions
 from launcher.chat import run_chat
 from launcher.meshfile import read_mesh
-from launcher.models import ModelNotAvailable, resolve_model
+from launcher.models import ModelNotAvailableError, resolve_model
 from launcher.up import run_up
 from mesh.settings import exit_with
 
@@ -58,7 +58,7 @@ def start_mesh(options: UpOptions, model: str | None, *, restart: bool = True) -
     if options.engine == "native":
         try:
             found = resolve_model(model)
-        except ModelNotAvailable as error:
+        except ModelNotAvailableError as error:
             exit_with(str(error))
         options = replace(
             options, model=found.path, model_name=found.name, aliases=tuple(found.aliases)
@@ -142,7 +142,7 @@ def pull(
     """Fetch a model once into the cache, and say where it is."""
     try:
         print(resolve_model(name).path)
-    except ModelNotAvailable as error:
+    except ModelNotAvailableError as error:
         exit_with(str(error))
 
 

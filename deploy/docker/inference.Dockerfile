@@ -19,8 +19,7 @@ WORKDIR /src
 COPY constraints.txt .
 RUN pip install --no-cache-dir -c constraints.txt rich
 COPY launcher/__init__.py launcher/models.py launcher/
-ENV SEEDANCE_CACHE=/fetched
-RUN python -c "from launcher.models import resolve_model; resolve_model(None)"
+RUN mkdir /models && mv "$(python -m launcher.models)" /models/
 
 FROM python:3.11-slim-bookworm
 LABEL org.opencontainers.image.title="seedance-inference" \
@@ -33,7 +32,7 @@ ENV SEEDANCE_MODEL=/models/SmolLM2-135M-Instruct.Q4_1.gguf
 ENV SEEDANCE_MODEL_NAME=SmolLM2-135M-Instruct
 ENV SEEDANCE_ALIASES=default,seedance-llm-7b
 COPY --from=dependencies /venv /venv
-COPY --from=model /fetched/models/*.gguf /models/
+COPY --from=model /models /models
 COPY deploy/docker/is_serving.py /usr/local/bin/
 COPY seedance seedance
 COPY mesh mesh
@@ -41,6 +40,7 @@ COPY inference inference
 USER seedance
 EXPOSE 50051
 STOPSIGNAL SIGTERM
-HEALTHCHECK --interval=5s --timeout=5s --start-period=120s --retries=6 \
+# The start period is an upper bound: the first success ends it.
+HEALTHCHECK --interval=5s --timeout=5s --start-period=300s --retries=6 \
   CMD ["python", "/usr/local/bin/is_serving.py", "127.0.0.1:50051"]
 ENTRYPOINT ["python", "-m", "inference"]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import secrets
 from dataclasses import dataclass
 
-import msgspec
-
 from gateway.deps import GatewayDeps
-from gateway.store.base import UsageEvent
+from gateway.session.usage import StreamFinished
 from gateway.upstream.base import UpstreamAccepted
 from mesh.telemetry.names import Attribute, Span
+from mesh.telemetry.tracing import SpanHandle
+from seedance.protocol.errors import ErrorCode
 from seedance.protocol.frames import Usage
 from seedance.protocol.request import GenerateRequest
 
@@ -19,7 +19,6 @@ __all__ = ["Account", "Caller"]
 # An HTTP request is a session of one stream that nobody can resume.
 _SESSION_PREFIX = "http-"
 _STREAM = "0"
-_KIND = "stream_finished"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,24 +46,10 @@ class Account:
         self._tenant = caller.tenant
         self._model = request.model
         self._instance = ""
-        self._taken = False
         self._started_s = deps.clock.monotonic()
         self._started_ms = deps.clock.wall_ms()
         self._first_text_s: float | None = None
-        self._span = deps.tracing.start(
-            Span.GENERATE,
-            caller.traceparent,
-            kind="server",
-            attributes={
-                Attribute.OPERATION: caller.operation,
-                Attribute.PROVIDER: "seedance",
-                Attribute.REQUEST_MODEL: request.model,
-                Attribute.TEMPERATURE: request.sampling.temperature,
-                Attribute.SESSION: self.session,
-                Attribute.STREAM: _STREAM,
-                Attribute.TENANT: caller.tenant,
-            },
-        )
+        self._span = self._begin_span(request, caller)
 
     @property
     def traceparent(self) -> str:
@@ -72,11 +57,12 @@ class Account:
         return self._span.traceparent
 
     def accepted(self, accepted: UpstreamAccepted) -> None:
-        """An instance took it; after a re-opening, another one."""
-        self._taken = True
+        """An instance took it; after a re-opening, another one perhaps."""
         self._model = accepted.model
         self._instance = accepted.instance
-        self.usage = Usage(accepted.prompt_tokens, self.usage.cached_tokens)
+        self.usage = Usage(
+            accepted.prompt_tokens or self.usage.prompt_tokens, self.usage.cached_tokens
+        )
 
     def text_sent(self) -> None:
         """Text is on its way to the client."""
@@ -86,13 +72,14 @@ class Account:
 
     def computed(self, usage: Usage) -> None:
         """What the instance counted. Of it only the prompt is believed: see `close`."""
-        self.usage = Usage(usage.prompt_tokens, usage.cached_tokens)
+        self.usage = Usage(usage.prompt_tokens or self.usage.prompt_tokens, usage.cached_tokens)
 
     def close(self, framed_tokens: int, reason: str) -> None:
         """It is over: `framed_tokens` reached the answer and are billed (§4.9).
 
-        `reason`: a finish reason, or `error`. What no instance took costs nothing.
+        `reason`: a finish reason or an error's code. What no instance took costs nothing.
         """
+        failed = reason in {code.value for code in ErrorCode}
         self._deps.metrics.requests.labels("http", reason).inc()
         self._span.set(
             {
@@ -103,29 +90,40 @@ class Account:
                 Attribute.OUTPUT_TOKENS: framed_tokens,
             }
         )
-        self._span.end(error="error" if reason == "error" else None)
-        if self._taken:
-            self._deps.usage.add(self._event(framed_tokens, reason))
+        self._span.end(error=reason if failed else None)
+        if self._instance:
+            self._deps.usage.add(self._bill(framed_tokens, reason).event())
 
-    def _event(self, framed_tokens: int, reason: str) -> UsageEvent:
-        event_id = f"{self.generation}/{_KIND}"
-        payload = {
-            "v": 1,
-            "id": event_id,
-            "kind": _KIND,
-            "tenant": self._tenant,
-            "session": self.session,
-            "stream": _STREAM,
-            "model": self._model,
-            "instance": self._instance,
-            "finish_reason": reason,
-            "prompt_tokens": self.usage.prompt_tokens,
-            "cached_tokens": self.usage.cached_tokens,
-            "completion_tokens": framed_tokens,
-            "started_ms": self._started_ms,
-            # From the monotonic clock, lest a step of the wall clock makes it end before it began.
-            "ended_ms": self._started_ms
-            + round((self._deps.clock.monotonic() - self._started_s) * 1000),
-            "traceparent": self.traceparent,
+    def _bill(self, framed_tokens: int, reason: str) -> StreamFinished:
+        # By the monotonic clock, lest a step of the wall clock makes it end before it began.
+        took_ms = round((self._deps.clock.monotonic() - self._started_s) * 1000)
+        return StreamFinished(
+            tenant=self._tenant,
+            session=self.session,
+            stream=_STREAM,
+            model=self._model,
+            instance=self._instance,
+            finish_reason=reason,
+            prompt_tokens=self.usage.prompt_tokens,
+            cached_tokens=self.usage.cached_tokens,
+            completion_tokens=framed_tokens,
+            started_ms=self._started_ms,
+            ended_ms=self._started_ms + took_ms,
+            traceparent=self.traceparent,
+        )
+
+    def _begin_span(self, request: GenerateRequest, caller: Caller) -> SpanHandle:
+        attributes: dict[Attribute, str | int | float] = {
+            Attribute.OPERATION: caller.operation,
+            Attribute.PROVIDER: "seedance",
+            Attribute.REQUEST_MODEL: request.model,
+            Attribute.TEMPERATURE: request.sampling.temperature,
+            Attribute.TENANT: caller.tenant,
+            Attribute.SESSION: self.session,
+            Attribute.STREAM: _STREAM,
         }
-        return UsageEvent(event_id, msgspec.json.encode(payload))
+        if request.max_tokens is not None:
+            attributes[Attribute.MAX_TOKENS] = request.max_tokens
+        return self._deps.tracing.start(
+            Span.GENERATE, caller.traceparent, kind="server", attributes=attributes
+        )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -143,11 +142,10 @@ def _generate(deps: GatewayDeps, face: _Face) -> Answer:
 def _affinity(request: Request, principal: Principal, asked: Asked) -> str:
     """Whom the router's rule keeps on one instance, where the prefix cache is warm."""
     user = principal.user or asked.user
-    if user is not None:
+    if user:
         return f"{principal.tenant}/{user}"
     address = request.client.host if request.client else ""
-    origin = f"{address}|{request.headers.get('user-agent', '')}"
-    return hashlib.sha256(origin.encode()).hexdigest()[:16]
+    return f"{principal.tenant}|{address}|{request.headers.get('user-agent', '')}"
 
 
 # ---------------------------------------------------------------- questions

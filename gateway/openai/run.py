@@ -78,6 +78,7 @@ class Generation:
         self._text = TextBuffer()
         self._handle: StreamHandle | None = None
         self._epoch = 0
+        self._tries = 0
         self._accepted: UpstreamAccepted | None = None
         self._outcome: End | SeedanceError | _Lost | None = None
         self._wake = asyncio.Event()
@@ -201,17 +202,19 @@ class Generation:
     async def _reopen(self, lost: _Lost) -> None:
         """Continue on another instance, or on the lost one once it is back.
 
-        Raises the error that lost the call when all attempts of this generation are used up.
+        Raises the error that lost the call when the attempts are used up; text that came in
+        between gives them anew.
         """
         exclude = frozenset({self._handle.instance}) if self._handle else frozenset[str]()
-        while self._epoch <= len(REOPEN_DELAYS_S):
-            await asyncio.sleep(REOPEN_DELAYS_S[self._epoch - 1])
+        while self._tries < len(REOPEN_DELAYS_S):
+            await asyncio.sleep(REOPEN_DELAYS_S[self._tries])
+            self._tries += 1
             try:
-                self._open_on(self._choose(exclude))
+                instance = self._choose(exclude)
             except NoInstanceError:
                 exclude = frozenset()
-                self._epoch += 1
             else:
+                self._open_on(instance)
                 return
         self._outcome = lost.error
         raise lost.error
@@ -238,6 +241,7 @@ class Generation:
             return
         self._grant()
         if self._text.pending:
+            self._tries = 0
             self._wake.set()
 
     def on_done(self, finish_reason: str, usage: Usage, _timing: Timing) -> None:
@@ -284,7 +288,7 @@ def _reason(outcome: End | SeedanceError | _Lost | None) -> str:
     match outcome:
         case End(finish_reason):
             return finish_reason
-        case SeedanceError():
-            return "error"
+        case SeedanceError(code=code):
+            return code.value
         case _:
             return "cancelled"

@@ -114,6 +114,7 @@ class SessionRegistry:
             owner = await self._find(resume)
             if owner.identity.tenant != tenant:
                 raise _expired()
+            owner.machine.check_resume(resume)
             hello = self.hello(owner.identity, resume.token, owner.epoch)
             owner.attach(carrier, ResumeOn(resume, hello, windowed))
             return owner
@@ -132,10 +133,8 @@ class SessionRegistry:
         """The owner, its epoch raised by one."""
         token_hash = hash_of(resume.token)
         owner = self._owners.get(resume.session)
-        if owner is not None:
-            if not hmac.compare_digest(owner.identity.token_hash, token_hash):
-                raise _expired()
-            owner.machine.check_resume(resume)
+        if owner and not hmac.compare_digest(owner.identity.token_hash, token_hash):
+            raise _expired()
         try:
             stored = await self.deps.store.claim(resume.session, token_hash)
         except PermissionError:
@@ -154,16 +153,7 @@ class SessionRegistry:
             raise _expired()
         if mine is not None:
             mine.fenced()
-        return self._restored(stored, resume)
-
-    def _restored(self, stored: StoredSession, resume: Resume) -> SessionOwner:
-        owner = self._adopt(stored)
-        try:
-            owner.machine.check_resume(resume)
-        except ResumeFault:
-            self._own(owner)  # it is ours now, and may be resumed rightly until its time is up
-            raise
-        return self._own(owner)
+        return self._own(self._adopt(stored))
 
     def _adopt(self, stored: StoredSession) -> SessionOwner:
         identity = read_identity(stored.session, stored.created)

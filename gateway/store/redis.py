@@ -81,7 +81,7 @@ class RedisStore:
     def __init__(
         self, url: str, clock: Clock, resume_ttl_s: float, settle_s: float = SETTLE_S
     ) -> None:
-        self._redis = open_store(url)
+        self._redis = open_store(url, command_timeout_s=None)  # `_exchange` has a limit
         self._clock = clock
         self._resume_ttl_s = resume_ttl_s
         self._settle_s = settle_s
@@ -255,17 +255,17 @@ class RedisStore:
         # Packed in C and written at once: a pipeline object costs several times as much per call.
         packed = b"".join(pack_command(command) for command in commands)  # type: ignore[arg-type] # its stub knows no tuples of several
         pool = self._redis.connection_pool
-        connection: AbstractConnection = await pool.get_connection()  # type: ignore[no-untyped-call]
-        try:
-            async with asyncio.timeout(COMMAND_TIMEOUT_S):
+        async with asyncio.timeout(COMMAND_TIMEOUT_S):
+            connection: AbstractConnection = await pool.get_connection()  # type: ignore[no-untyped-call]
+            try:
                 await connection.send_packed_command(packed, check_health=False)
                 return [await _read(connection) for _ in commands]
-        except BaseException:
-            # Also when cancelled: replies that nobody read must not answer the next command.
-            await connection.disconnect(nowait=True)
-            raise
-        finally:
-            await pool.release(connection)
+            except BaseException:
+                # Also when cancelled: replies that nobody read must not answer the next command.
+                await connection.disconnect(nowait=True)
+                raise
+            finally:
+                await pool.release(connection)
 
     def _mark_away(self, error: Exception) -> None:
         if not self._away:

@@ -147,6 +147,7 @@ def tokens_from_pb(columns: pb.TokenColumns) -> Iterator[tuple[int, UpstreamToke
     instance of ours.
     """
     token_ids, text = tuple(columns.token_ids), columns.text
+    lengths = tuple(columns.text_lengths)
     timestamp_ms = columns.timestamp_ms
     logprobs = _logprobs_by_stream(columns.logprobs) if columns.logprobs else {}
     token_at = byte_at = 0
@@ -168,8 +169,10 @@ def tokens_from_pb(columns: pb.TokenColumns) -> Iterator[tuple[int, UpstreamToke
                 offset=offset,
                 timestamp_ms=timestamp_ms,
                 logprobs=logprobs.get(stream_id, ()),
+                lengths=lengths[token_at:token_end],
             ),
         )
         token_at, byte_at = token_end, byte_end
-    if token_at != len(token_ids) or byte_at != len(text):
+    fits = len(lengths) in (0, len(token_ids)) and sum(lengths) <= len(text)
+    if not fits or token_at != len(token_ids) or byte_at != len(text):
         raise ValueError("token columns do not add up")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from inference.engine.detokenizer import Detokenizer
@@ -42,7 +42,8 @@ class AnswerRules:
 class Piece:
     """A run of the answer: token ids and the text that they released.
 
-    `token_index` is the index of the first id, `offset` the bytes of text before `text`.
+    `token_index` is the index of the first id, `offset` the bytes of text before `text`. `lengths`,
+    given with several ids, is how many bytes of `text` each released: the bill counts by it.
     """
 
     token_index: int
@@ -50,6 +51,11 @@ class Piece:
     offset: int
     text: bytes
     sampled: list[Sampled]
+    lengths: list[int] = field(default_factory=list)
+
+    def lengths_of_ids(self) -> list[int]:
+        """Bytes that each id released, one per id, also for a single one."""
+        return self.lengths or [len(self.text)] * len(self.ids)
 
 
 class Answer:
@@ -112,7 +118,13 @@ class Answer:
             offset=offset,
             text=bytes(self.text[offset:text_end]),
             sampled=self._sampled[low:high],
+            lengths=self._lengths(first, end) if end - first > 1 else [],
         )
+
+    def _lengths(self, first: int, end: int) -> list[int]:
+        ends = self._text_ends[first:end]
+        begin = self._text_ends[first - 1] if first else 0
+        return [after - before for before, after in zip([begin, *ends], ends, strict=False)]
 
     def _append(self, token_id: int) -> FinishReason | None:
         rules = self._rules

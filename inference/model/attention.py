@@ -31,7 +31,7 @@ __all__ = ["TILE_TOKENS", "WINDOW_STEP", "AttentionGroup", "attend", "group_rows
 
 TILE_TOKENS = 32
 WINDOW_STEP = 128
-# A window is cut finer than a quarter of its length, so that padding stays under a third.
+# Steps grow with the length, so that many lengths share a window; under a third is padding.
 WINDOW_STEPS_MIN = 4
 QUERY_ROWS_MIN = 4
 
@@ -179,7 +179,7 @@ def _attend_tiles(queries: Tensor, layer: int, group: AttentionGroup, cache: KvC
     folded = folded.reshape(tiles, kv_heads, count, head_dim)
     if count < QUERY_ROWS_MIN:
         folded = F.pad(folded, (0, 0, 0, QUERY_ROWS_MIN - count))
-    keys, values = cache.read(layer, group.tables)
+    keys, values = cache.read(layer, group.tables, queries.dtype)
     shape = (tiles, *keys.shape[1:])
     read = F.scaled_dot_product_attention(
         folded, keys.expand(shape), values.expand(shape), group.mask

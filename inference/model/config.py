@@ -108,7 +108,7 @@ def config_from_hf(raw: Mapping[str, Any], generation: Mapping[str, Any]) -> Mod
     """
     architecture = _known((raw.get("architectures") or ["none"])[0], HF_ARCHITECTURES)
     if raw.get("hidden_act", "silu") != "silu":
-        raise ModelLoadError(f"unknown activation {raw['hidden_act']!r}; only `silu` is supported")
+        raise ModelLoadError(f"unknown activation {raw['hidden_act']!r}; use a model with `silu`")
     heads = int(raw["num_attention_heads"])
     head_dim = int(raw.get("head_dim") or raw["hidden_size"] // heads)
     base, divisors = _hf_rope(raw, head_dim)

@@ -45,7 +45,6 @@ class KvCache:
     ) -> None:
         self.blocks = blocks
         self.block_size = block_size
-        self.dtype = dtype
         self._heads = (2, config.kv_head_count, config.head_dim)
         shape = (config.layer_count, blocks * block_size, config.kv_token_size)
         self._slots = _zeros(shape, dtype, device)
@@ -53,12 +52,15 @@ class KvCache:
 
     def write(self, layer: int, slots: Tensor, rows: Tensor) -> None:
         """Keep `rows` [tokens, 2 * kv_heads * head_dim] at `slots` [tokens]."""
-        self._slots[layer].index_copy_(0, slots, rows)
+        self._slots[layer].index_copy_(0, slots, rows.to(self._slots.dtype))
 
-    def read(self, layer: int, tables: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values, each [rows, kv_heads, blocks * block_size, head_dim], of `tables` [rows, blocks]."""
+    def read(self, layer: int, tables: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Keys and values in `dtype` of the blocks in `tables` [rows, blocks].
+
+        Each has the shape [rows, kv_heads, blocks * block_size, head_dim].
+        """
         rows, blocks = tables.shape
-        gathered = self._blocks[layer].index_select(0, tables.flatten())
+        gathered = self._blocks[layer].index_select(0, tables.flatten()).to(dtype)
         pairs = gathered.view(rows, blocks * self.block_size, *self._heads).permute(2, 0, 3, 1, 4)
         return pairs[0], pairs[1]
 

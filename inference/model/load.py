@@ -44,6 +44,7 @@ def load_model(
     `context_length` may only shorten what the model was trained for. `kv_blocks` wins over
     `kv_cache_gib` (GiB for keys and values). `dtype`: `fp32` is the reference; `bf16` halves the
     memory and the time; `auto` is bf16 where the processor multiplies it natively, else fp32.
+    `kv_cache_dtype` is how keys and values are kept; they are computed with in `dtype`.
     `threads` 0: see `default_threads`. `progress` hears the share loaded, 0 to 1.
 
     Raises `ModelLoadError`, one line with what to do, when the path is missing, a file is damaged

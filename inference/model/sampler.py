@@ -72,14 +72,20 @@ def _with_logprobs(row: PlanRow, token_id: int, logits: Tensor) -> Sampled:
     if count is None:
         return Sampled(row.sequence_id, token_id)
     logprobs = torch.log_softmax(logits, dim=-1)
-    distances = (logits.amax() - logits)[None]
-    order: list[int] = _nearest(distances, min(count, len(logits)))[0].tolist() if count else []
+    count = min(count, len(logits))
+    order: list[int] = _nearest(_distances(logits[None]), count)[0].tolist() if count else []
     return Sampled(
         row.sequence_id,
         token_id,
         float(logprobs[token_id]),
         tuple(SampledLogprob(index, float(logprobs[index])) for index in order),
     )
+
+
+def _distances(scores: Tensor) -> Tensor:
+    """How far each score is below its row's highest: relative to that nothing overflows."""
+    # A difference of two zeros may be a negative zero, whose bits sort as no number's.
+    return (scores.amax(-1, keepdim=True) - scores).abs_()
 
 
 def _nearest(distances: Tensor, count: int) -> Tensor:
@@ -102,8 +108,7 @@ def _draw(scores: Tensor, rows: Sequence[PlanRow]) -> list[int]:
         [row.sampling.choice for row in rows],
         [row.answer_position for row in rows],
     )
-    # Relative to the highest score nothing overflows.
-    distances = scores.amax(-1, keepdim=True) - scores
+    distances = _distances(scores)
     chosen, decided = _draw_among(distances, rows, chance, min(CANDIDATES, vocab))
     again = np.flatnonzero(~decided).tolist()
     if again:

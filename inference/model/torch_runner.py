@@ -65,7 +65,7 @@ class TorchRunner:
         if not plan.rows:
             return []
         batch = build_batch(
-            plan, self._model.config, self._cache.block_size, self._cache.dtype, self._model.device
+            plan, self._model.config, self._cache.block_size, self._model.dtype, self._model.device
         )
         logits = self._model.forward(batch, self._cache)
         return sample(logits, batch.samplers)

@@ -99,13 +99,13 @@ class Transformer:
         qkv = layer.qkv(self._norm(x, layer.attention_norm)).float()
         pairs = qkv[:, : rotated_heads * config.head_dim].view(tokens, rotated_heads, -1, 2)
         torch.view_as_complex(pairs).mul_(step.rotations)
-        qkv = qkv.to(cache.dtype)
+        qkv = qkv.to(x.dtype)
         cache.write(index, step.slots, qkv[:, query_size:])
         queries = qkv[:, :query_size].view(
             tokens, config.kv_head_count, config.group, config.head_dim
         )
         read = attend(queries, index, step.groups, cache)
-        return layer.output.plus(read.to(x.dtype), x)
+        return layer.output.plus(read, x)
 
     def _mlp(self, x: Tensor, layer: _Layer) -> Tensor:
         normed = self._norm(x, layer.mlp_norm)

@@ -51,7 +51,8 @@ class UpstreamTokens:
 
     `offset`: bytes of the generation's text before `text`; `token_index`: index of the first id in
     the generation. `text` may be empty while ids are not (a stop string or code point is still
-    open), and never ends inside a code point.
+    open), and never ends inside a code point. `lengths`, given with entries of several tokens (merged
+    or replayed), is how many bytes of `text` each token released: by it they count like single ones.
     """
 
     token_ids: tuple[int, ...]
@@ -60,6 +61,7 @@ class UpstreamTokens:
     offset: int
     timestamp_ms: int
     logprobs: tuple[TokenLogprob, ...] = ()
+    lengths: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,7 +106,7 @@ def bad_field(path: str, allowed: str) -> SeedanceError:
 def _check_range(path: str, value: float, low: float, high: float) -> None:
     # NaN fails both comparisons, so it is asked for by name (CASES 13).
     if not math.isfinite(value) or value < low or value > high:
-        raise bad_field(path, f"from {low:g} to {high:g}")
+        raise bad_field(path, f"from {low:.15g} to {high:.15g}")
 
 
 def _check_text(path: str, text: str) -> None:

@@ -292,7 +292,9 @@ class StreamMachine:
     @property
     def tellable(self) -> bool:
         """Whether its end may be told now: `accepted` comes first, unless nothing was achieved."""
-        if self.told_accepted or self.accepted is None or not isinstance(self.end, UpstreamDone):
+        if self._mute or self.told_accepted or self.accepted is None:
+            return True
+        if not isinstance(self.end, UpstreamDone):
             return True
         return self.end.finish_reason == "cancelled"
 

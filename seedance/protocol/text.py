@@ -14,7 +14,7 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from json.encoder import encode_basestring
 
 from seedance.protocol.events import UpstreamTokens
@@ -124,7 +124,7 @@ class TextBuffer:
         if tokens.token_index > len(self.token_ids) or tokens.offset > self.received_bytes:
             raise TextGapError
         self._timestamp_ms = tokens.timestamp_ms
-        for entry in _each_token(tokens) if len(tokens.logprobs) > 1 else (tokens,):
+        for entry in _each_token(tokens) if len(tokens.token_ids) > 1 else (tokens,):
             self._receive(entry)
         if self.behind:
             self._skip()
@@ -209,25 +209,20 @@ class TextBuffer:
 
 
 def _each_token(tokens: UpstreamTokens) -> Iterator[UpstreamTokens]:
-    """A transcript's entry of many tokens, cut into single ones by what each token's bytes are.
+    """An entry of several tokens as single ones; without `lengths` all text is the last one's.
 
-    Held or replaced text makes the bytes of single tokens differ from the text: then it comes with
-    a later token of the entry, the last one at the latest.
+    What the entry has beyond its lengths was held back until the answer's end: the last one's, too.
     """
     at, last = 0, len(tokens.token_ids) - 1
     for number, token_id in enumerate(tokens.token_ids):
-        logprobs = tokens.logprobs[number : number + 1]
-        size = len(logprobs[0].bytes) if logprobs else 0
-        end = len(tokens.text) if number == last else min(at + size, len(tokens.text))
-        while _inside_code_point(tokens.text, end):
-            end -= 1
-        end = max(at, end)
-        yield replace(
-            tokens,
-            token_ids=(token_id,),
-            token_index=tokens.token_index + number,
-            text=tokens.text[at:end],
-            offset=tokens.offset + at,
-            logprobs=logprobs,
+        size = tokens.lengths[number] if tokens.lengths else 0
+        end = len(tokens.text) if number == last else at + size
+        yield UpstreamTokens(
+            (token_id,),
+            tokens.token_index + number,
+            tokens.text[at:end],
+            tokens.offset + at,
+            tokens.timestamp_ms,
+            tokens.logprobs[number : number + 1],
         )
         at = end

@@ -209,7 +209,7 @@ class Accepted(_message.Message):
     def __init__(self, instance: _Optional[str] = ..., adopted_batch_size: _Optional[int] = ..., token_quota: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., model: _Optional[str] = ..., from_token: _Optional[int] = ...) -> None: ...
 
 class TokenColumns(_message.Message):
-    __slots__ = ("stream_ids", "token_counts", "byte_lengths", "offsets", "token_ids", "text", "token_indexes", "logprobs", "timestamp_ms")
+    __slots__ = ("stream_ids", "token_counts", "byte_lengths", "offsets", "token_ids", "text", "token_indexes", "logprobs", "timestamp_ms", "text_lengths")
     STREAM_IDS_FIELD_NUMBER: _ClassVar[int]
     TOKEN_COUNTS_FIELD_NUMBER: _ClassVar[int]
     BYTE_LENGTHS_FIELD_NUMBER: _ClassVar[int]
@@ -219,6 +219,7 @@ class TokenColumns(_message.Message):
     TOKEN_INDEXES_FIELD_NUMBER: _ClassVar[int]
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
+    TEXT_LENGTHS_FIELD_NUMBER: _ClassVar[int]
     stream_ids: _containers.RepeatedScalarFieldContainer[int]
     token_counts: _containers.RepeatedScalarFieldContainer[int]
     byte_lengths: _containers.RepeatedScalarFieldContainer[int]
@@ -228,7 +229,8 @@ class TokenColumns(_message.Message):
     token_indexes: _containers.RepeatedScalarFieldContainer[int]
     logprobs: _containers.RepeatedCompositeFieldContainer[TokenLogprobs]
     timestamp_ms: int
-    def __init__(self, stream_ids: _Optional[_Iterable[int]] = ..., token_counts: _Optional[_Iterable[int]] = ..., byte_lengths: _Optional[_Iterable[int]] = ..., offsets: _Optional[_Iterable[int]] = ..., token_ids: _Optional[_Iterable[int]] = ..., text: _Optional[bytes] = ..., token_indexes: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprobs, _Mapping]]] = ..., timestamp_ms: _Optional[int] = ...) -> None: ...
+    text_lengths: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, stream_ids: _Optional[_Iterable[int]] = ..., token_counts: _Optional[_Iterable[int]] = ..., byte_lengths: _Optional[_Iterable[int]] = ..., offsets: _Optional[_Iterable[int]] = ..., token_ids: _Optional[_Iterable[int]] = ..., text: _Optional[bytes] = ..., token_indexes: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprobs, _Mapping]]] = ..., timestamp_ms: _Optional[int] = ..., text_lengths: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class TokenLogprobs(_message.Message):
     __slots__ = ("stream_id", "chosen", "top")

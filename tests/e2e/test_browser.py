@@ -61,11 +61,19 @@ async def test_a_cut_is_shown_and_healed() -> None:
     """Cut twice in mid-stream, the page says so, resumes, and its text is whole."""
     script = Script(pace_s=0.005, cuts=(10, 10))
     async with serve(script) as gateway, open_page(page_of(gateway)) as (page, _):
+        await page.evaluate(
+            """() => {
+                window.states = [];
+                const state = document.getElementById('state');
+                new MutationObserver(() => states.push(state.dataset.state))
+                    .observe(state, {attributes: true});
+            }"""
+        )
         await ask(page, "hi")
-        await expect(page.locator("#state")).not_to_have_attribute("data-state", "open")
         await expect(answer(page).locator(".text")).to_have_text(TEXT.strip())
         await expect(answer(page).locator(".metrics")).to_contain_text("resumed 2×")
         await expect(page.get_by_text("Connected", exact=True)).to_be_visible()
+        assert {"connecting", "resuming", "open"} <= set(await page.evaluate("states"))
         assert len(gateway.generated) == 1
 
 

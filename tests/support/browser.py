@@ -7,7 +7,7 @@ import shutil
 from collections.abc import AsyncIterator, Iterator
 
 from playwright import sync_api
-from playwright.async_api import Page, async_playwright
+from playwright.async_api import Page, async_playwright, expect
 
 __all__ = ["CHROMIUM", "Trouble", "browser_page", "open_page"]
 
@@ -28,7 +28,8 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-TIMEOUT_MS = 10_000
+TIMEOUT_MS = 15_000
+expect.set_options(timeout=TIMEOUT_MS)
 
 
 class Trouble(list[str]):

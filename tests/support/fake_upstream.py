@@ -10,6 +10,7 @@ import asyncio
 import codecs
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from gateway.upstream.base import (
     Attach,
@@ -58,6 +59,7 @@ class FakeGeneration:
     born_with: int = 0
     cancelled: bool = False
     ended: str | None = None
+    owner: object = None
 
     @property
     def limit(self) -> int:
@@ -72,9 +74,10 @@ class FakeGeneration:
                 TokenLogprob(t.decode(errors="replace"), tuple(t), -0.5)
                 for t in self.tokens[start:end]
             )
-        return UpstreamTokens(
-            tuple(self.ids[start:end]), start, after[len(before) :], len(before), 1, logprobs
-        )
+        ends = [len(text_of(self.tokens, n)) for n in range(start, end + 1)]
+        lengths = tuple(b - a for a, b in pairwise(ends)) if end - start > 1 else ()
+        ids = tuple(self.ids[start:end])
+        return UpstreamTokens(ids, start, after[len(before) :], len(before), 1, logprobs, lengths)
 
 
 @dataclass(eq=False)
@@ -189,15 +192,17 @@ class FakeCluster:
 
 
 class FakeHandle:
-    """`StreamHandle` on a fake generation."""
+    """`StreamHandle` on a fake generation; of an older epoch it moves nothing."""
 
-    def __init__(self, cluster: FakeCluster, instance: str, generation: str) -> None:
+    def __init__(self, cluster: FakeCluster, instance: str, generation: str, epoch: int) -> None:
         self._cluster = cluster
         self._instance = cluster.instances[instance]
         self._name = generation
+        self._epoch = epoch
 
     def _found(self) -> FakeGeneration | None:
-        return self._instance.generations.get(self._name)
+        generation = self._instance.generations.get(self._name)
+        return generation if generation and generation.epoch == self._epoch else None
 
     @property
     def instance(self) -> str:
@@ -217,8 +222,8 @@ class FakeHandle:
             self._cluster.schedule()
 
     def release(self) -> None:
-        generation = self._instance.generations.pop(self._name, None)
-        if generation is not None:
+        if self._found() is not None:
+            del self._instance.generations[self._name]
             self._instance.released.append(self._name)
 
     def abandon(self) -> None:
@@ -234,6 +239,7 @@ class FakeUpstream:
         self.cluster = cluster
         self.opened: list[Open] = []
         self.attached: list[Attach] = []
+        self.dead = False
 
     def choose(self, where: Where) -> str:
         if where.model not in ("", MODEL):
@@ -251,6 +257,8 @@ class FakeUpstream:
         elif home.refuses is not None:
             refusal = home.refuses
             self.cluster.later(lambda: listener.on_error(refusal, None))
+        elif self._outdated(home, spec, listener):
+            pass
         else:
             tokens = self.cluster.script(spec.request)
             made = len(spec.forced_prefix)
@@ -268,29 +276,35 @@ class FakeUpstream:
             )
             home.generations[spec.generation] = generation
             self._accept(home, generation, listener, made)
-        return FakeHandle(self.cluster, instance, spec.generation)
+        return FakeHandle(self.cluster, instance, spec.generation, spec.epoch)
 
     def attach(self, instance: str, spec: Attach, listener: StreamListener) -> FakeHandle:
         self.attached.append(spec)
         home = self.cluster.instances[instance]
         generation = home.generations.get(spec.generation)
         unknown = SeedanceError(ErrorCode.UNKNOWN_STREAM, "unknown generation")
-        expired = SeedanceError(ErrorCode.SESSION_EXPIRED, "taken over by a newer epoch")
         if not home.alive:
             self.cluster.later(listener.on_broken)
         elif generation is None or spec.from_token < generation.born_with:
             self.cluster.later(lambda: listener.on_error(unknown, None))
-        elif spec.epoch < generation.epoch:
-            self.cluster.later(lambda: listener.on_error(expired, None))
-        else:
-            older = generation.listener
-            if older is not None:
-                self.cluster.later(lambda: older.on_error(expired, None))
+        elif not self._outdated(home, spec, listener):
             generation.epoch = spec.epoch
             generation.credit = spec.credit
             generation.listener = None
             self._accept(home, generation, listener, spec.from_token)
-        return FakeHandle(self.cluster, instance, spec.generation)
+        return FakeHandle(self.cluster, instance, spec.generation, spec.epoch)
+
+    def _outdated(self, home: FakeInstance, spec: Open | Attach, listener: StreamListener) -> bool:
+        """Whether a newer owner has the generation; an older one is told that it lost it."""
+        expired = SeedanceError(ErrorCode.SESSION_EXPIRED, "taken over by a newer epoch")
+        known = home.generations.get(spec.generation)
+        if known is None:
+            return False
+        outdated = spec.epoch < known.epoch
+        loser = listener if outdated else known.listener
+        if loser is not None and (outdated or loser is not listener):
+            self.cluster.later(lambda: loser.on_error(expired, None))
+        return outdated
 
     def _accept(
         self,
@@ -299,8 +313,15 @@ class FakeUpstream:
         listener: StreamListener,
         from_token: int,
     ) -> None:
+        epoch = generation.epoch
+
         def accept() -> None:
-            generation.listener = listener
+            if self.dead or generation.epoch != epoch:
+                return
+            if home.generations.get(generation.name) is not generation:
+                listener.on_broken()
+                return
+            generation.listener, generation.owner = listener, self
             listener.on_accepted(
                 UpstreamAccepted(home.name, MODEL, 8, 1000, PROMPT_TOKENS, from_token)
             )
@@ -310,6 +331,14 @@ class FakeUpstream:
                 self.cluster.tell_end(generation)
 
         self.cluster.later(accept)
+
+    def crash(self) -> None:
+        """This gateway is gone; what it opened runs until its credit is used up."""
+        self.dead = True
+        for instance in self.cluster.instances.values():
+            for generation in instance.generations.values():
+                if generation.owner is self:
+                    generation.listener = None
 
     def models(self) -> list[str]:
         return [MODEL]

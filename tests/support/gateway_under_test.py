@@ -12,7 +12,7 @@ from typing import Any
 from websockets.asyncio.client import ClientConnection, connect
 
 from gateway.app import build_app
-from gateway.auth import Authenticator, allowed_origins
+from gateway.auth import Authenticator, allowed_origins, parse_keys
 from gateway.config import GatewaySettings
 from gateway.connections import Connections
 from gateway.deps import GatewayDeps
@@ -45,7 +45,7 @@ def make_deps(
     clock = clock or SystemClock()
     store = store or MemoryStore(clock, made.resume_ttl_s)
     authenticator = Authenticator(
-        (),
+        parse_keys(made.keys.get_secret_value()),
         allowed_origins(made.gateway_urls, made.origins),
         Tickets(store),
         anonymous_tenant=made.anonymous_tenant or None,

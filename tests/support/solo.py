@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import torch
+from torch import Tensor
+
 from inference.engine.plan import PlanRow, Sampled, StepPlan
 from inference.engine.runner import Runner
+from inference.model.batch import build_batch
+from inference.model.kv_cache import KvCache
+from inference.model.transformer import Transformer
 from seedance.protocol.request import Sampling
 
-__all__ = ["GREEDY", "SoloSequence", "generate", "run_together"]
+__all__ = ["GREEDY", "SoloSequence", "generate", "logits_of", "run_together"]
 
 GREEDY = Sampling(temperature=0)
 
@@ -81,3 +87,20 @@ def generate(
     sequence = SoloSequence(prompt_ids, max_tokens, **options)  # type: ignore[arg-type]
     run_together(runner, [sequence])
     return sequence.answer_ids
+
+
+def logits_of(model: Transformer, cache: KvCache, ids: list[int], chunk: int = 1 << 30) -> Tensor:
+    """Logits of every position of one sequence in the cache's first blocks, [tokens, vocab].
+
+    Every chunk is computed again for each of its positions, as a chunk that ends there.
+    """
+    found = []
+    table = list(range(cache.blocks))
+    for start in range(0, len(ids), chunk):
+        for end in range(start + 1, min(start + chunk, len(ids)) + 1):
+            row = SoloSequence(ids[:end], 1, computed=start, chunk=chunk).next_row(0, table)
+            batch = build_batch(
+                StepPlan([row]), model.config, cache.block_size, model.dtype, model.device
+            )
+            found.append(model.forward(batch, cache)[0])
+    return torch.stack(found)

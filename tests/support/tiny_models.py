@@ -19,6 +19,7 @@ __all__ = [
     "QWEN2",
     "TEMPLATE",
     "tiny_tokenizer",
+    "tiny_vocabulary",
     "tiny_weights",
     "write_folder",
     "write_gguf",

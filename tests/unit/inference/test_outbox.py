@@ -37,7 +37,7 @@ def test_steps_that_nobody_took_merge_per_stream() -> None:
     for index in range(5):
         outbox.put(CallOutput(tokens=[_tokens(1, index), _tokens(2, index, b"b")]), wall_ms=0)
     one, two = outbox.take().output.tokens
-    assert one.piece == Piece(0, [0, 1, 2, 3, 4], 0, b"aaaaa", [])
+    assert one.piece == Piece(0, [0, 1, 2, 3, 4], 0, b"aaaaa", [], [1, 1, 1, 1, 1])
     assert two.piece.text == b"bbbbb"
 
 

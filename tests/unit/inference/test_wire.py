@@ -35,7 +35,7 @@ def test_columns_are_parallel() -> None:
     columns = _response(
         CallOutput(
             tokens=[
-                Tokens(ONE, Piece(4, [7, 8], 10, "é".encode(), []), marks),
+                Tokens(ONE, Piece(4, [7, 8], 10, "é".encode(), [], [0, 2]), marks),
                 Tokens(TWO, Piece(0, [9], 0, b"", []), Marks(0, 0, 0)),
                 Tokens(StreamKey(9, 3), Piece(2, [], 5, b"fox", []), Marks(0, 0, 0)),
             ]
@@ -48,6 +48,7 @@ def test_columns_are_parallel() -> None:
     assert list(columns.token_indexes) == [4, 0, 2]
     assert list(columns.token_ids) == [7, 8, 9]
     assert columns.text == "éfox".encode()
+    assert list(columns.text_lengths) == [0, 2, 0]
     assert columns.timestamp_ms == 123
     assert marks.first_sent == 5.0
 
@@ -59,7 +60,7 @@ def test_logprobs_one_per_token_of_who_asked() -> None:
     columns = _response(
         CallOutput(
             tokens=[
-                Tokens(ONE, Piece(0, [3, 7], 0, b"x", [sampled]), Marks(0, 0, 0), spell),
+                Tokens(ONE, Piece(0, [3, 7], 0, b"x", [sampled], [0, 1]), Marks(0, 0, 0), spell),
                 Tokens(TWO, Piece(0, [3], 0, b"x", []), Marks(0, 0, 0)),
             ]
         )

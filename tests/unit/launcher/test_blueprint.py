@@ -57,3 +57,9 @@ def test_a_real_model_goes_to_every_instance(tmp_path: Path) -> None:
     assert len(instances) == 2
     assert {_flag(s, "--model") for s in instances} == {"m.gguf"}
     assert {_flag(s, "--aliases") for s in instances} == {"a,b"}
+
+
+def test_local_instances_serve_every_class(tmp_path: Path) -> None:
+    """A client may ask for any instance class of a mesh on one machine (§1)."""
+    instances = [s for s in _specs(tmp_path, engine="script") if s.kind == "inference"]
+    assert {_flag(s, "--instance-class") for s in instances} == {"*"}

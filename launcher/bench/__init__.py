@@ -1,0 +1,1 @@
+"""Benchmarks of what is on the path of a token, as ratios against a yardstick of the same run."""

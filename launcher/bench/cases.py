@@ -1,0 +1,106 @@
+"""The cases: each is one station on the way of a token."""
+
+from __future__ import annotations
+
+import base64
+import json
+from itertools import count as counter
+
+from inference.engine.engine import Engine
+from inference.engine.limits import EngineLimits
+from inference.engine.messages import Open, StreamKey
+from inference.engine.timing import Marks
+from inference.script import ScriptPreparer, ScriptRunner, script_info
+from launcher.bench.measure import Case
+from mesh.clock import SystemClock
+from mesh.membership import Instance
+from router.policy.scoring import RouteKey, choose_instance
+from seedance.protocol.delivery import SessionRules
+from seedance.protocol.effects import Send
+from seedance.protocol.events import FromInstance, LinkUp, Pump, UpstreamAccepted, UpstreamTokens
+from seedance.protocol.frames import Ack, Generate, SessionFrame, Token
+from seedance.protocol.json_codec import decode_client, encode_server
+from seedance.protocol.request import ChatMessage, GenerateRequest
+from seedance.protocol.session import SessionMachine
+
+__all__ = ["CASES"]
+
+TOKEN_TEXT = b" quantum"
+STREAMS = 64
+INSTANCES = 64
+ACK_EVERY = 8
+
+
+def _encode(count: int) -> None:
+    for seq in range(count):
+        encode_server(Token("s1", seq * 8, " quantum", 1_760_000_000_000), seq + 1)
+
+
+def _decode_ack(count: int) -> None:
+    for _ in range(count):
+        decode_client('{"type":"ack","seq":4711}')
+
+
+def _session(count: int) -> None:
+    """One stream through the session machine: a token in, a numbered frame out, acks now and then."""
+    machine = SessionMachine("s", SessionRules(), 0.0)
+    hello = SessionFrame("s", "t", 1, "local", "token", "g", (), 120)
+    machine.step(LinkUp(hello, windowed=True), 0.0)
+    request = GenerateRequest(messages=(ChatMessage("user", "x"),))
+    machine.step(Generate("s1", request), 0.0)
+    accepted = UpstreamAccepted("i", "m", 1, count, 1, 0)
+    machine.step(FromInstance("s1", accepted), 0.0)
+    last = 0
+    for index in range(count):
+        offset = index * len(TOKEN_TEXT)
+        tokens = UpstreamTokens((index,), index, TOKEN_TEXT, offset, 0)
+        machine.step(FromInstance("s1", tokens), 0.0)
+        for effect in machine.step(Pump(), 0.0):
+            if isinstance(effect, Send) and effect.seq is not None:
+                last = effect.seq
+        if index % ACK_EVERY == 0:
+            machine.step(Ack(last + 1), 0.0)
+
+
+def _engine(count: int) -> None:
+    """The script engine without threads: schedule, sample, detokenize, emit for 64 streams."""
+    tokens = [base64.b64encode(TOKEN_TEXT).decode()]
+    content = json.dumps({"tokens_b64": tokens, "dt_ms": 0, "repeat": max(1, count // STREAMS)})
+    request = GenerateRequest(messages=(ChatMessage("user", content),))
+    engine = Engine(ScriptRunner(script_info()), EngineLimits(), SystemClock())
+    preparer = ScriptPreparer()
+    numbers = counter(1)
+    for _ in range(STREAMS):
+        number = next(numbers)
+        engine.apply(
+            [
+                Open(
+                    stream=StreamKey(1, number),
+                    generation=f"g{number}",
+                    request=request,
+                    prepared=preparer.prepare(request),
+                    marks=Marks(0.0, 0.0, 0.0),
+                )
+            ]
+        )
+    while engine.step() is not None:
+        pass
+
+
+_MEMBERS = [
+    Instance(id=f"inference-{i}", address="127.0.0.1:1", models=("m",)) for i in range(INSTANCES)
+]
+
+
+def _choose(count: int) -> None:
+    for index in range(count):
+        choose_instance(_MEMBERS, RouteKey(f"user-{index}", "Generate", "m"))
+
+
+CASES = (
+    Case("encode a token frame", "frame", 50_000, _encode),
+    Case("decode an ack", "frame", 50_000, _decode_ack),
+    Case("session machine, token in to numbered frame out", "token", 20_000, _session),
+    Case("engine policy, 64 streams", "token", 20_000, _engine),
+    Case("choose among 64 instances", "choice", 500, _choose),
+)

@@ -1,0 +1,168 @@
+"""OpenAI's API over real sockets: its official client, clients that go away, and the bill."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import socket
+import struct
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from mesh.clock import SystemClock
+from mesh.rpc.server import RpcServer
+from metering.ledger import Ledger
+from metering.service import MeteringService
+from metering.store.sql import SqlStore
+from seedance.v2 import metering_pb2_grpc
+from tests.support.fake_upstream import MODEL, FakeCluster, FakeUpstream
+from tests.support.gateway_under_test import GatewayUnderTest, running_gateway
+from tests.support.usage_events import usage_payload
+from tests.support.waiting import wait_until
+
+HELLO: Any = [{"role": "user", "content": "one two three 😁"}]
+
+
+@contextlib.asynccontextmanager
+async def official_client(cluster: FakeCluster) -> AsyncIterator[openai.AsyncOpenAI]:
+    """OpenAI's client with a tenant's key, and a gateway that knows the key."""
+    keys = "acme:" + hashlib.sha256(b"sk-acme").hexdigest()
+    async with (
+        running_gateway(FakeUpstream(cluster), keys=keys) as gateway,
+        openai.AsyncOpenAI(
+            base_url=f"http://127.0.0.1:{gateway.port}/v1", api_key="sk-acme", max_retries=0
+        ) as client,
+    ):
+        yield client
+
+
+async def test_official_client() -> None:
+    """OpenAI's own client reads every answer: whole, streamed, log-probabilities, models, errors."""
+    async with official_client(FakeCluster()) as client:
+        assert [model.id async for model in client.models.list()] == [MODEL]
+        whole = await client.chat.completions.create(model=MODEL, messages=HELLO, logprobs=True)
+        assert whole.choices[0].message.content == HELLO[0]["content"]
+        assert whole.choices[0].finish_reason == "stop"
+        assert whole.choices[0].logprobs is not None
+        assert whole.usage is not None
+        assert whole.usage.completion_tokens == 4
+        stream = await client.chat.completions.create(
+            model=MODEL, messages=HELLO, stream=True, stream_options={"include_usage": True}
+        )
+        chunks = [chunk async for chunk in stream]
+        text = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
+        assert text == HELLO[0]["content"]
+        assert chunks[-1].usage == whole.usage
+        older = await client.completions.create(model=MODEL, prompt="a b", logprobs=1)
+        assert older.choices[0].text == "a b"
+        with pytest.raises(openai.BadRequestError) as refused:
+            await client.chat.completions.create(model=MODEL, messages=HELLO, n=2)
+        assert refused.value.param == "n"
+        with pytest.raises(openai.NotFoundError):
+            await client.chat.completions.create(model="gpt-9", messages=HELLO)
+
+
+async def test_official_client_and_a_failing_stream() -> None:
+    """CASES 67: OpenAI's client raises when a stream fails, and never takes it for complete."""
+    cluster = FakeCluster(lambda _: [b"x"] * 100_000)
+    async with official_client(cluster) as client:
+        stream = await client.chat.completions.create(model=MODEL, messages=HELLO, stream=True)
+        await anext(stream)
+        for held in cluster.instances["i-0"].generations.values():
+            held.cancelled = True
+        with pytest.raises(openai.APIError):
+            await _read_on(stream)
+
+
+async def _read_on(stream: AsyncIterator[Any]) -> None:
+    async for _ in stream:
+        pass
+
+
+async def _ask(gateway: GatewayUnderTest, *, stream: bool) -> socket.socket:
+    """A bare client that has sent its request."""
+    body = json.dumps({"messages": HELLO, "stream": stream, "ignore_eos": True}).encode()
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    sock = socket.socket()
+    sock.setblocking(False)
+    loop = asyncio.get_running_loop()
+    await loop.sock_connect(sock, ("127.0.0.1", gateway.port))
+    await loop.sock_sendall(sock, head.encode() + body)
+    return sock
+
+
+def _reset(sock: socket.socket) -> None:
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    sock.close()
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("leave", [_reset, socket.socket.close], ids=["RST", "FIN"])
+async def test_client_that_goes_away(stream: bool, leave: Any) -> None:
+    """CASES 26, 31: a client that goes away cancels its generation, and what was framed is billed."""
+    cluster = FakeCluster(lambda _: [b"x"] * 100_000, auto=False)
+    async with running_gateway(FakeUpstream(cluster)) as gateway:
+        sock = await _ask(gateway, stream=stream)
+        await wait_until(lambda: cluster.running == 1)
+        for _ in range(10):
+            cluster.step()
+        if stream:
+            async with asyncio.timeout(5):
+                await asyncio.get_running_loop().sock_recv(sock, 4096)
+        leave(sock)
+        (held,) = cluster.instances["i-0"].generations.values()
+        await wait_until(lambda: held.cancelled)
+        cluster.step()
+        usage = gateway.deps.store.usage  # type: ignore[attr-defined]
+        await wait_until(lambda: usage)
+        assert cluster.running == 0
+        (bill,) = (json.loads(event.payload) for event in usage)
+        assert (bill["finish_reason"], bill["prompt_tokens"]) == ("cancelled", 7)
+        # Framed is what was sent, whatever of it arrived; nothing was computed after the end.
+        assert cluster.computed == 10
+        assert 1 <= bill["completion_tokens"] <= 10 if stream else bill["completion_tokens"] == 0
+
+
+async def test_usage_through_metering(tmp_path: Path) -> None:
+    """`GET /v1/usage` is the tenant's own ledger sums; with metering away it is a 503."""
+    ledger = Ledger(SqlStore(f"sqlite:///{tmp_path}/ledger.db"), SystemClock())
+    await ledger.record([usage_payload("1", tenant="local"), usage_payload("2", tenant="other")])
+    rpc = RpcServer(["seedance.v2.Metering"])
+    metering_pb2_grpc.add_MeteringServicer_to_server(  # type: ignore[no-untyped-call]
+        MeteringService(ledger, "s3cret"), rpc.server
+    )
+    port = await rpc.start("127.0.0.1:0")
+    settings = {"metering": f"127.0.0.1:{port}", "mesh_secret": "s3cret"}
+    async with (
+        running_gateway(FakeUpstream(FakeCluster()), **settings) as gateway,
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{gateway.port}") as client,
+    ):
+        body = (await client.get("/v1/usage")).json()
+        sums = {
+            "requests": 1,
+            "prompt_tokens": 7,
+            "cached_tokens": 2,
+            "completion_tokens": 5,
+            "total_tokens": 12,
+        }
+        assert body == {
+            "object": "usage",
+            "tenant": "local",
+            "total": sums,
+            "models": [{"model": "smol"} | sums],
+        }
+        empty = (await client.get("/v1/usage?from_ms=5000")).json()
+        assert empty["total"]["requests"] == 0
+        bad = await client.get("/v1/usage?from_ms=5000&until_ms=1")
+        assert bad.status_code == 400
+        await rpc.drain(0)
+        away = await client.get("/v1/usage")
+        assert (away.status_code, away.json()["error"]["code"]) == (503, "unavailable")
+    ledger.close()

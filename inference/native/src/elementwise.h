@@ -12,18 +12,20 @@ constexpr float LEVEL_MAX = 127.0f;
 // One part: its scale, and the sum of its values.
 template <int PART>
 inline float quantize_part(const float* in, int8_t* levels, float* scale) {
-    FewFloats largest = {};
-    for (int i = 0; i < PART; i += FEW_LANES) {
-        const FewFloats x = load<FewFloats>(in + i);
+    using V = typename Short<PART>::Floats;
+    constexpr int WIDTH = Short<PART>::WIDTH;
+    V largest = {};
+    for (int i = 0; i < PART; i += WIDTH) {
+        const V x = load<V>(in + i);
         largest = larger(largest, larger(x, -x));
     }
     const float peak = largest_of(largest);
     const float inverse = peak > 0.0f ? LEVEL_MAX / peak : 0.0f;
-    FewFloats total = {};
-    for (int i = 0; i < PART; i += FEW_LANES) {
-        const FewFloats shifted = load<FewFloats>(in + i) * inverse + ROUNDER;
-        const FewInts level = bits_as<FewInts>(shifted) - ROUNDER_BITS;
-        store(levels + i, __builtin_convertvector(level, FewBytes));
+    V total = {};
+    for (int i = 0; i < PART; i += WIDTH) {
+        const V shifted = load<V>(in + i) * inverse + ROUNDER;
+        const auto level = bits_as<typename Short<PART>::Ints>(shifted) - ROUNDER_BITS;
+        store(levels + i, __builtin_convertvector(level, typename Short<PART>::Bytes));
         total += shifted - ROUNDER;
     }
     *scale = peak / LEVEL_MAX;

@@ -9,9 +9,9 @@ namespace {
 
 constexpr float LEVEL_MAX = 127.0f;
 
-// One part: its scale, and the sum of its values.
+// One part: its levels and scale. Returns its values, lanes that fall on each other added up.
 template <int PART>
-inline float quantize_part(const float* in, int8_t* levels, float* scale) {
+inline typename Short<PART>::Floats quantize_part(const float* in, int8_t* levels, float* scale) {
     using V = typename Short<PART>::Floats;
     constexpr int WIDTH = Short<PART>::WIDTH;
     V largest = {};
@@ -28,8 +28,8 @@ inline float quantize_part(const float* in, int8_t* levels, float* scale) {
         store(levels + i, __builtin_convertvector(level, typename Short<PART>::Bytes));
         total += shifted - ROUNDER;
     }
-    *scale = peak / LEVEL_MAX;
-    return *scale * sum_of(total);
+    *scale = peak * (1.0f / LEVEL_MAX);
+    return total * *scale;
 }
 
 template <int PART>
@@ -38,9 +38,10 @@ inline void quantize_parts(const float* in, const Activations& out, int token) {
     float* scales = out.scales_of(token);
     float* sums = out.sums_of(token);
     for (int g = 0; g < out.groups(); g++) {
-        sums[g] = 0.0f;
+        typename Short<PART>::Floats values = {};
         for (int p = 0; p < GROUP; p += PART)
-            sums[g] += quantize_part<PART>(in + p, levels + p, scales++);
+            values += quantize_part<PART>(in + p, levels + p, scales++);
+        sums[g] = sum_of(values);
         in += GROUP;
         levels += GROUP;
     }

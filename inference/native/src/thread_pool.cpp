@@ -15,7 +15,7 @@ constexpr int BARRIER_LOOKS = 4096;
 // Between two steps a thread looks for about 50 µs, the time a sleeper takes to wake, then sleeps.
 constexpr int IDLE_LOOKS = 1024;
 
-// For how long one thread runs alone after a crowded run; doubled while the next try is crowded too.
+// For how long one thread runs alone after a crowded run; doubled while the next is crowded too.
 constexpr auto ALONE_MIN = std::chrono::milliseconds(50);
 constexpr auto ALONE_MAX = std::chrono::milliseconds(1600);
 // Waiting that makes a run crowded, as a share of what all threads but one had. At 1 the threads

@@ -7,16 +7,14 @@
 namespace seedance {
 namespace {
 
-// Calls for the block of the next strip that lies beside this one. Several tokens keep a strip long
-// enough for the next to arrive; with one or two, memory is all there is to wait for, and the
-// processor's own reading ahead is better.
-template <int BITS, int TOKENS>
+// Calls for the block of the next strip that lies beside this one. It is done with a step's first
+// tile, when that has several tokens: the strip then lasts long enough for the next to arrive. With
+// one or two, memory is all there is to wait for, and the processor's own reading ahead is better.
+template <int BITS>
 inline void prefetch_next(const uint8_t* block, int groups) {
-    if constexpr (TOKENS > 2) {
-        const uint8_t* next = block + static_cast<size_t>(groups) * block_bytes(BITS);
-        for (int line = 0; line < block_bytes(BITS); line += CACHE_LINE)
-            __builtin_prefetch(next + line, 0, SECOND_CACHE);
-    }
+    const uint8_t* next = block + static_cast<size_t>(groups) * block_bytes(BITS);
+    for (int line = 0; line < block_bytes(BITS); line += CACHE_LINE)
+        __builtin_prefetch(next + line, 0, SECOND_CACHE);
 }
 
 }  // namespace

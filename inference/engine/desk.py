@@ -7,6 +7,7 @@ of calls, credit, epochs and transcripts.
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 from collections.abc import Callable
 from typing import assert_never
@@ -14,6 +15,7 @@ from typing import assert_never
 from inference.engine.admission import admit
 from inference.engine.answer import Answer, AnswerRules, FinishReason
 from inference.engine.emitter import Emitter
+from inference.engine.gate import Gate
 from inference.engine.generation import Directory, Generation
 from inference.engine.limits import EngineLimits
 from inference.engine.messages import (
@@ -29,7 +31,7 @@ from inference.engine.messages import (
 )
 from inference.engine.runner import ModelInfo
 from inference.engine.scheduler import Scheduler
-from inference.engine.sequence import Pace, Sequence
+from inference.engine.sequence import Pace, Sequence, SequenceState
 from seedance.protocol.errors import ErrorCode, SeedanceError
 from seedance.protocol.request import LIMITS, bad_field
 
@@ -53,15 +55,19 @@ def _generation(
     command: Open, rules: AnswerRules, answer: Answer, sequence_id: int, now: float
 ) -> Generation:
     request, prepared = command.request, command.prepared
-    seed = request.sampling.seed
+    seed, arrival = request.sampling.seed, command.marks.arrival
     # A continuation is in the middle of its script.
     wait_s = (prepared.dt_ms if command.forced_ids else prepared.first_ms) / 1e3
     sequence = Sequence(
         id=sequence_id,
         prompt_ids=prepared.prompt_ids,
         answer_ids=answer.ids,
-        arrival=command.marks.arrival,
+        arrival=arrival,
+        tenant=command.tenant,
         priority=request.priority,
+        deadline=arrival + request.deadline_ms / 1e3 if request.deadline_ms else math.inf,
+        # A direct caller cannot choose its salt, nor can a tenant of the mesh be called like one.
+        salt=f"mesh/{command.tenant}" if command.lasting else "direct",
         sampling=request.sampling,
         seed=secrets.randbelow(LIMITS.seed_max) if seed is None else seed,
         min_tokens=request.min_tokens,
@@ -96,6 +102,7 @@ class FrontDesk:
     ) -> None:
         self.directory = Directory()
         self.emitter = Emitter(self.directory, limits.batch_max)
+        self.gate = Gate(limits)
         self._info = info
         self._limits = limits
         self._scheduler = scheduler
@@ -149,7 +156,7 @@ class FrontDesk:
             self._scheduler.pause(generation.sequence)
 
     def sweep(self, now: float) -> None:
-        """Take the blocks of generations left alone too long, and drop old transcripts."""
+        """See to whoever has waited, lain idle or been remembered for too long."""
         if now < self._next_sweep:
             return
         self._next_sweep = now + SWEEP_S
@@ -163,6 +170,9 @@ class FrontDesk:
             elif self._left_alone(generation, now):
                 generation.limit = len(generation.answer.ids)
                 self._scheduler.park(generation.sequence)
+            elif self._waited_in_vain(generation, now):
+                message = "the request waited too long for its turn"
+                self.finish(generation, now, error=self.gate.overloaded(message, now))
         surplus = len(ended) - self._limits.transcripts_max
         if surplus > 0:
             ended.sort(key=lambda g: g.marks.end or 0.0)
@@ -172,6 +182,13 @@ class FrontDesk:
     def _left_alone(self, generation: Generation, now: float) -> bool:
         return (
             generation.stream is None and now >= generation.detached_at + self._limits.attach_ttl_s
+        )
+
+    def _waited_in_vain(self, generation: Generation, now: float) -> bool:
+        return (
+            generation.marks.first_step is None
+            and generation.sequence.state is SequenceState.WAITING
+            and self.gate.has_expired(generation.sequence.arrival, now)
         )
 
     def _drop(self, generation: Generation, now: float) -> None:
@@ -231,12 +248,7 @@ class FrontDesk:
 
     def _begin(self, command: Open, now: float) -> None:
         rules = admit(command.request, command.prepared, command.forced_ids, self._info)
-        if self._scheduler.queued >= self._limits.queue_max:
-            raise SeedanceError(
-                ErrorCode.OVERLOADED,
-                "the instance's queue is full",
-                retry_after_ms=self._limits.retry_after_ms,
-            )
+        self.gate.check(self._scheduler.queued, self._scheduler.alive, now)
         answer = Answer(rules, command.prepared.token_bytes)
         reason = answer.prime(command.forced_ids)
         self._last_id += 1

@@ -84,6 +84,7 @@ class Engine:
             marks = self._generation(row).marks
             if marks.first_step is None:
                 marks.first_step = now
+                self.desk.gate.begun(now)
         try:
             chosen = {s.sequence_id: s for s in self.runner.run(plan)}
         except Exception:  # noqa: BLE001 - whatever a model stumbles over, the next step runs

@@ -62,7 +62,7 @@ class Generation:
         computed = len(self.answer.ids) - len(self.opened.forced_ids)
         return Usage(
             prompt_tokens=len(self.sequence.prompt_ids),
-            cached_tokens=0,
+            cached_tokens=self.sequence.cached_tokens or 0,
             completion_tokens=max(computed, 0),
         )
 

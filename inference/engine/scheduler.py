@@ -9,50 +9,63 @@ on nothing but tokens, seed and position.
 
 from __future__ import annotations
 
-import bisect
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 
+from inference.engine.batch import Batch
 from inference.engine.block_pool import BlockPool
+from inference.engine.block_tables import BlockTables
+from inference.engine.fair_share import FairShare
 from inference.engine.limits import EngineLimits
 from inference.engine.plan import PlanRow, StepPlan
 from inference.engine.policy import rank, victim
 from inference.engine.sequence import Sequence, SequenceState
+from inference.engine.waiting_room import WaitingRoom
 
 __all__ = ["Scheduler"]
 
 
 @dataclass(slots=True)
 class _Draft:
-    """A plan in the making."""
+    """A plan in the making. `starved`: somebody who runs lacks blocks, so nobody new begins."""
 
+    now: float
     budget: int
     rows: list[PlanRow] = field(default_factory=list)
     planned: set[int] = field(default_factory=set)
+    starved: bool = False
 
     def add(self, sequence: Sequence, count: int) -> None:
         self.rows.append(sequence.row(count))
         self.planned.add(sequence.id)
         self.budget -= count
+        sequence.account.charge(count)
 
 
 class Scheduler:
-    """Owns the sequences' places (waiting, active, paused) and their blocks."""
+    """Owns the sequences' places and their blocks.
+
+    WAITING           PREFILL, DECODE   PAUSED, with blocks   PAUSED, without
+    waiting room      batch             paused                parked
+    """
 
     def __init__(self, pool: BlockPool, limits: EngineLimits) -> None:
         self.pool = pool
         self.preemptions = 0
+        self._tables = BlockTables(pool, cached=limits.prefix_cache)
+        self._shares = FairShare(limits.tenant_weights)
         self._limits = limits
-        self._waiting: list[Sequence] = []  # sorted by rank
-        self._active: dict[int, Sequence] = {}  # PREFILL and DECODE, in order of admission
+        self._waiting = WaitingRoom()
+        self._batch = Batch()
         self._paused: dict[int, Sequence] = {}
+        self._parked: dict[int, Sequence] = {}
         self._step = 0
 
     @property
     def running(self) -> int:
         """Sequences in the running batch."""
-        return len(self._active)
+        return len(self._batch)
 
     @property
     def waiting(self) -> int:
@@ -62,13 +75,21 @@ class Scheduler:
     @property
     def queued(self) -> int:
         """Sequences that hold no blocks, wanting to run or not: what the queue's bound counts."""
-        return len(self._waiting) + sum(not s.block_table for s in self._paused.values())
+        return len(self._waiting) + len(self._parked)
+
+    @property
+    def alive(self) -> int:
+        """All sequences that have not ended."""
+        return self.queued + len(self._batch) + len(self._paused)
 
     def add(self, sequence: Sequence, *, eligible: bool) -> None:
         """A new sequence: it waits, or is paused until `resume`."""
-        self._wait(sequence)
-        if not eligible:
-            self.pause(sequence)
+        sequence.account = self._shares.account(sequence.tenant)
+        if eligible:
+            self._wait(sequence)
+        else:
+            sequence.move(SequenceState.PAUSED)
+            self._parked[sequence.id] = sequence
 
     def pause(self, sequence: Sequence) -> None:
         """Leave it out of the batch; it keeps its blocks."""
@@ -76,7 +97,7 @@ class Scheduler:
             return
         self._remove(sequence)
         sequence.move(SequenceState.PAUSED)
-        self._paused[sequence.id] = sequence
+        (self._paused if sequence.block_table else self._parked)[sequence.id] = sequence
 
     def resume(self, sequence: Sequence) -> None:
         """It may run again."""
@@ -89,62 +110,63 @@ class Scheduler:
             return
         decodes = sequence.remaining <= 1
         sequence.move(SequenceState.DECODE if decodes else SequenceState.PREFILL)
-        self._active[sequence.id] = sequence
+        self._shares.enter(sequence.account)
+        self._batch.add(sequence)
 
     def park(self, sequence: Sequence) -> None:
         """Pause it and take its blocks: it computes them again should it go on."""
-        if sequence.state is not SequenceState.ENDED:
-            self.pause(sequence)
-            self._take_blocks(sequence)
+        self.pause(sequence)
+        if sequence.block_table:
+            self._dispossess(sequence)
 
     def end(self, sequence: Sequence) -> None:
         """It is over: its blocks are free at once."""
         if sequence.state is SequenceState.ENDED:
             return
         self._remove(sequence)
-        self._take_blocks(sequence)
+        self._tables.vacate(sequence)
         sequence.move(SequenceState.ENDED)
 
     def plan(self, now: float) -> StepPlan:
         """The rows of the next step; none when nothing can run now."""
         self._step += 1
-        draft = _Draft(self._limits.step_tokens_max)
-        self._plan_decodes(now, draft)
+        self._shares.tick()
+        draft = _Draft(now, self._limits.step_tokens_max)
+        self._plan_decodes(draft)
         if draft.rows:
             draft.budget = min(draft.budget, self._limits.prefill_chunk_busy_max)
-        self._plan_prefills(now, draft)
-        self._admit(now, draft)
+        self._plan_prefills(draft)
+        self._admit(draft)
         return StepPlan(draft.rows)
 
     def computed(self, sequence: Sequence, count: int) -> None:
         """A step computed `count` tokens of it."""
-        sequence.computed += count
+        self._tables.advance(sequence, count)
         if sequence.state is SequenceState.PREFILL and sequence.remaining <= 1:
-            sequence.move(SequenceState.DECODE)
+            self._batch.prefilled(sequence)
 
     def next_due(self, now: float) -> float | None:
         """When a paced sequence is due next; None: nothing comes due by itself."""
-        return min((s.pace.due for s in self._active.values() if s.pace.due > now), default=None)
+        return self._batch.next_due(now)
 
     def check(self) -> None:
         """Assert what must hold after every step."""
-        sequences = list(chain(self._waiting, self._active.values(), self._paused.values()))
-        self.pool.check(s.block_table for s in sequences)
+        paused = [*self._paused.values(), *self._parked.values()]
+        sequences = [*self._waiting, *self._batch, *paused]
+        self._tables.check(sequences)
+        self._batch.check()
+        self._waiting.check()
         assert len({s.id for s in sequences}) == len(sequences)  # noqa: S101
         assert all(s.state is SequenceState.WAITING for s in self._waiting)  # noqa: S101
-        assert all(s.state is SequenceState.PAUSED for s in self._paused.values())  # noqa: S101
-        assert self._waiting == sorted(self._waiting, key=rank)  # noqa: S101
-        for sequence in sequences:
-            holds = len(sequence.block_table) * self.pool.block_size
-            assert sequence.computed <= holds  # noqa: S101
-            assert sequence.computed <= sequence.total  # noqa: S101
+        assert all(s.state is SequenceState.PAUSED for s in paused)  # noqa: S101
+        assert all(s.block_table for s in self._paused.values())  # noqa: S101
+        assert not any(s.block_table for s in [*self._waiting, *self._parked.values()])  # noqa: S101
+        for account in {s.account for s in sequences}:
+            wanting = [s for s in sequences if s.account is account and s not in paused]
+            assert account.wanting == len(wanting)  # noqa: S101
 
-    def _plan_decodes(self, now: float, draft: _Draft) -> None:
-        ready = [
-            s
-            for s in self._active.values()
-            if s.state is SequenceState.DECODE and s.pace.due <= now
-        ]
+    def _plan_decodes(self, draft: _Draft) -> None:
+        ready = self._batch.decodable(draft.now)
         if len(ready) > self._limits.batch_max:
             # Only sequences that came back from a pause make it more: those take turns.
             ready.sort(key=lambda s: s.last_step)
@@ -157,97 +179,109 @@ class Scheduler:
                 sequence.last_step = self._step
                 draft.add(sequence, 1)
 
-    def _plan_prefills(self, now: float, draft: _Draft) -> None:
-        for sequence in [s for s in self._active.values() if s.state is SequenceState.PREFILL]:
+    def _plan_prefills(self, draft: _Draft) -> None:
+        for sequence in sorted(
+            self._batch.prefilling.values(), key=lambda s: (s.account.virtual, rank(s))
+        ):
             if draft.budget <= 0:
                 return
             if sequence.state is SequenceState.PREFILL:
-                self._prefill(sequence, now, draft)
+                self._prefill(sequence, draft)
 
-    def _admit(self, now: float, draft: _Draft) -> None:
+    def _admit(self, draft: _Draft) -> None:
         while (
             draft.budget > 0
-            and self._waiting
-            and len(self._active) < self._limits.batch_max
-            # First come, first served: who is next is not overtaken by who is smaller.
-            and self._has_room_for(self._waiting[0])
+            and not draft.starved
+            and len(self._batch) < self._limits.batch_max
+            and (sequence := self._waiting.next()) is not None
+            # Who is next is not overtaken by who is smaller.
+            and self._make_room_for(sequence)
         ):
-            sequence = self._waiting.pop(0)
+            self._waiting.take(sequence)
             sequence.move(SequenceState.PREFILL)
-            self._active[sequence.id] = sequence
-            self._prefill(sequence, now, draft)
+            self._batch.add(sequence)
+            if sequence.cached_tokens is None:
+                sequence.cached_tokens = min(sequence.computed, len(sequence.prompt_ids))
+            self._prefill(sequence, draft)
 
-    def _prefill(self, sequence: Sequence, now: float, draft: _Draft) -> None:
+    def _prefill(self, sequence: Sequence, draft: _Draft) -> None:
         # The last token chooses the first of the answer, so it is kept back until that is due.
-        kept_back = 1 if sequence.pace.due > now else 0
+        kept_back = 1 if sequence.pace.due > draft.now else 0
         count = min(draft.budget, sequence.remaining - kept_back)
         if count <= 0:
-            sequence.move(SequenceState.DECODE)
+            self._batch.prefilled(sequence)
         elif self._grow(sequence, sequence.computed + count, draft):
             draft.add(sequence, count)
 
-    def _has_room_for(self, sequence: Sequence) -> bool:
+    def _make_room_for(self, sequence: Sequence) -> bool:
         """Whether all its known tokens fit, with a block to grow for each that runs already.
 
-        Paused sequences lose their blocks to one that can run, if that makes the difference.
+        If so it has those of its blocks that are cached. Paused sequences lose their blocks to one
+        that can run, if that makes the difference.
         """
-        need = self.pool.blocks_for(sequence.total) + len(self._active)
-        if not self._active:
-            need = self.pool.blocks_for(sequence.total)
-        evictable = sum(len(s.block_table) for s in self._paused.values())
-        if need > self.pool.free + evictable:
+        # Shared first, so that nobody takes them while room is made for the rest.
+        self._tables.begin(sequence)
+        need = self._tables.missing(sequence, sequence.total) + len(self._batch)
+        paused = (s.block_table for s in self._paused.values())
+        if need > self.pool.free and need > self.pool.free + self.pool.freed_by(paused):
+            self._tables.vacate(sequence)
             return False
         while need > self.pool.free:
             loser = victim(None, self._paused.values())
-            if loser is None:
-                return False
+            assert loser is not None  # noqa: S101
             self._preempt(loser)
         return True
 
     def _grow(self, sequence: Sequence, tokens: int, draft: _Draft) -> bool:
         """Give it blocks for so many tokens, taking from the less urgent; false: not in this step."""
-        missing = self.pool.blocks_for(tokens) - len(sequence.block_table)
+        missing = self._tables.missing(sequence, tokens)
         if missing <= 0:
             return True
         while missing > self.pool.free:
             loser = victim(sequence, self._holders_outside(draft))
             if loser is None:
+                draft.starved = True
                 return False
             self._preempt(loser)
-        blocks = self.pool.allocate(missing)
-        assert blocks is not None  # noqa: S101
-        sequence.block_table.extend(blocks)
+        self._tables.grow(sequence, missing)
         return True
 
     def _holders_outside(self, draft: _Draft) -> Iterator[Sequence]:
         # What is planned already reads its blocks in this very step.
-        everybody = chain(self._paused.values(), self._active.values())
+        everybody = chain(self._paused.values(), self._batch)
         return (s for s in everybody if s.id not in draft.planned)
 
     def _preempt(self, sequence: Sequence) -> None:
         self.preemptions += 1
-        self._take_blocks(sequence)
-        if sequence.state is not SequenceState.PAUSED:
-            self._remove(sequence)
-            sequence.move(SequenceState.WAITING)
-            self._wait(sequence)
+        if sequence.state is SequenceState.PAUSED:
+            self._dispossess(sequence)
+            return
+        self._remove(sequence)
+        self._tables.vacate(sequence)
+        sequence.preemptions += 1
+        sequence.move(SequenceState.WAITING)
+        self._wait(sequence)
 
-    def _take_blocks(self, sequence: Sequence) -> None:
-        self.pool.release(sequence.block_table)
-        # A new list: the old one may still be in the hands of whoever read the last plan.
-        sequence.block_table = []
-        sequence.computed = 0
+    def _dispossess(self, sequence: Sequence) -> None:
+        """A paused sequence loses its blocks."""
+        self._tables.vacate(sequence)
+        del self._paused[sequence.id]
+        self._parked[sequence.id] = sequence
 
     def _wait(self, sequence: Sequence) -> None:
-        bisect.insort(self._waiting, sequence, key=rank)
+        self._shares.enter(sequence.account)
+        self._waiting.add(sequence)
 
     def _remove(self, sequence: Sequence) -> None:
+        """Take it from its place, before its state changes."""
         match sequence.state:
             case SequenceState.WAITING:
                 self._waiting.remove(sequence)
+                self._shares.leave(sequence.account)
             case SequenceState.PREFILL | SequenceState.DECODE:
-                del self._active[sequence.id]
+                self._batch.remove(sequence)
+                self._shares.leave(sequence.account)
             case SequenceState.PAUSED:
-                del self._paused[sequence.id]
+                (self._paused if sequence.block_table else self._parked).pop(sequence.id)
             case SequenceState.ENDED:
                 pass

@@ -10,6 +10,8 @@ from inference.engine.sequence import Pace, Sequence, SequenceState
 
 
 def _scheduler(blocks: int = 64, **limits: int) -> Scheduler:
+    # All prompts are alike here, and none is to be found in another's blocks.
+    limits = {"prefix_cache": 0} | limits
     limits = {"batch_max": 4, "step_tokens_max": 32, "prefill_chunk_busy_max": 8} | limits
     return Scheduler(BlockPool(blocks, 4), EngineLimits(**limits))  # type: ignore[arg-type]
 

@@ -66,6 +66,8 @@ class Engine:
         tokens = self._compute(plan, planned) if plan.rows else 0
         now = self._clock.monotonic()
         output = self.desk.emitter.collect()
+        if plan.rows:
+            self.scheduler.took(now - begun)
         if self._trace is not None and plan.rows:
             self._trace.step(plan, (begun, planned, now, self._clock.monotonic()))
         self._look_around(output, tokens, now)

@@ -16,14 +16,19 @@ from itertools import chain
 from inference.engine.batch import Batch
 from inference.engine.block_pool import BlockPool
 from inference.engine.block_tables import BlockTables
+from inference.engine.chunking import allowance, piece
 from inference.engine.fair_share import FairShare
 from inference.engine.limits import EngineLimits
 from inference.engine.plan import PlanRow, StepPlan
 from inference.engine.policy import rank, victim
 from inference.engine.sequence import Sequence, SequenceState
+from inference.engine.step_cost import StepCost
 from inference.engine.waiting_room import WaitingRoom
 
 __all__ = ["Scheduler"]
+
+# Share of the blocks below which free ones are scarce.
+LOW_WATERMARK = 0.05
 
 
 @dataclass(slots=True)
@@ -53,6 +58,7 @@ class Scheduler:
     def __init__(self, pool: BlockPool, limits: EngineLimits) -> None:
         self.pool = pool
         self.preemptions = 0
+        self.cost = StepCost()
         self._tables = BlockTables(pool, cached=limits.prefix_cache)
         self._shares = FairShare(limits.tenant_weights)
         self._limits = limits
@@ -61,6 +67,7 @@ class Scheduler:
         self._paused: dict[int, Sequence] = {}
         self._parked: dict[int, Sequence] = {}
         self._step = 0
+        self._shape = (0, 0)
 
     @property
     def running(self) -> int:
@@ -133,11 +140,16 @@ class Scheduler:
         self._shares.tick()
         draft = _Draft(now, self._limits.step_tokens_max)
         self._plan_decodes(draft)
-        if draft.rows:
-            draft.budget = min(draft.budget, self._limits.prefill_chunk_busy_max)
+        decodes = len(draft.rows)
+        draft.budget = budget = min(draft.budget, self._prefill_allowance(decodes))
         self._plan_prefills(draft)
         self._admit(draft)
+        self._shape = (decodes, budget - draft.budget)
         return StepPlan(draft.rows)
+
+    def took(self, seconds: float) -> None:
+        """The step that was planned last took so long: later chunks are cut by it."""
+        self.cost.observe(*self._shape, seconds)
 
     def computed(self, sequence: Sequence, count: int) -> None:
         """A step computed `count` tokens of it."""
@@ -179,6 +191,10 @@ class Scheduler:
                 sequence.last_step = self._step
                 draft.add(sequence, 1)
 
+    def _prefill_allowance(self, decodes: int) -> int:
+        scarce = self.pool.free < LOW_WATERMARK * self.pool.total
+        return allowance(self._limits, self.cost, decodes=decodes, scarce=scarce)
+
     def _plan_prefills(self, draft: _Draft) -> None:
         for sequence in sorted(
             self._batch.prefilling.values(), key=lambda s: (s.account.virtual, rank(s))
@@ -207,10 +223,12 @@ class Scheduler:
     def _prefill(self, sequence: Sequence, draft: _Draft) -> None:
         # The last token chooses the first of the answer, so it is kept back until that is due.
         kept_back = 1 if sequence.pace.due > draft.now else 0
-        count = min(draft.budget, sequence.remaining - kept_back)
-        if count <= 0:
+        remaining = sequence.remaining - kept_back
+        if remaining <= 0:
             self._batch.prefilled(sequence)
-        elif self._grow(sequence, sequence.computed + count, draft):
+            return
+        count = piece(remaining, draft.budget)
+        if self._grow(sequence, sequence.computed + count, draft):
             draft.add(sequence, count)
 
     def _make_room_for(self, sequence: Sequence) -> bool:

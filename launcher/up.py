@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import hashlib
+import os
 import secrets
 import signal
 import sys
@@ -14,12 +16,15 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 
-from launcher.blueprint import ProcessSpec, UpOptions, build
+from launcher.blueprint import LOCAL_TENANT, ProcessSpec, UpOptions, build
 from launcher.ports import is_free
 from launcher.supervisor import StartFailedError, Supervisor
 from mesh.settings import exit_with
 
-__all__ = ["run_up"]
+__all__ = ["LOCAL_KEY", "run_up"]
+
+# On loopback only, where callers without a key are welcome as well.
+LOCAL_KEY = "local"
 
 
 @contextlib.contextmanager
@@ -36,6 +41,19 @@ def _sole_owner(data: Path) -> Iterator[None]:
                 f"a mesh already runs on {data}; stop it, or choose another folder with --data"
             )
         yield
+
+
+def _environment() -> dict[str, str]:
+    """What the processes are told beside their flags, because a list of processes is public.
+
+    The mesh's secret is made anew at every start. Programs that insist on sending a key, such as
+    OpenAI's clients, may send `local`, unless the environment names the keys.
+    """
+    digest = hashlib.sha256(LOCAL_KEY.encode()).hexdigest()
+    return {
+        "SEEDANCE_MESH_SECRET": secrets.token_urlsafe(32),
+        "SEEDANCE_KEYS": os.environ.get("SEEDANCE_KEYS", f"{LOCAL_TENANT}:{digest}"),
+    }
 
 
 def _progress() -> Progress:
@@ -79,8 +97,7 @@ async def _run(specs: list[ProcessSpec], options: UpOptions, *, restart: bool) -
         supervisor = Supervisor(
             specs,
             options.data,
-            # Made anew at every start: instances believe the members of this mesh alone.
-            environment={"SEEDANCE_MESH_SECRET": secrets.token_urlsafe(32)},
+            environment=_environment(),
             restart=restart,
             on_change=board.tell,
         )

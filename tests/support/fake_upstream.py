@@ -302,7 +302,7 @@ class FakeUpstream:
             return False
         outdated = spec.epoch < known.epoch
         loser = listener if outdated else known.listener
-        if loser is not None and loser is not listener or outdated:
+        if loser is not None and (outdated or loser is not listener):
             self.cluster.later(lambda: loser.on_error(expired, None))
         return outdated
 

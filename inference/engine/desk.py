@@ -1,6 +1,6 @@
 """The front desk: who is let in, who listens to which generation, who may go on (contract §7).
 
-It turns commands into moves of the scheduler. Between two steps it holds all that the engine knows
+It turns commands into moves between the sequences' places. Between two steps it holds all that the engine knows
 of calls, credit, epochs and transcripts.
 """
 
@@ -29,8 +29,8 @@ from inference.engine.messages import (
     Release,
     StreamKey,
 )
+from inference.engine.places import Places
 from inference.engine.runner import ModelInfo
-from inference.engine.scheduler import Scheduler
 from inference.engine.sequence import Pace, Sequence, SequenceState
 from seedance.protocol.errors import ErrorCode, SeedanceError
 from seedance.protocol.request import LIMITS, bad_field
@@ -97,7 +97,7 @@ class FrontDesk:
         self,
         info: ModelInfo,
         limits: EngineLimits,
-        scheduler: Scheduler,
+        places: Places,
         forget_sequence: Callable[[int], None],
     ) -> None:
         self.directory = Directory()
@@ -105,7 +105,7 @@ class FrontDesk:
         self.gate = Gate(limits)
         self._info = info
         self._limits = limits
-        self._scheduler = scheduler
+        self._places = places
         self._forget_sequence = forget_sequence
         self._held_calls: set[int] = set()
         self._last_id = 0
@@ -139,7 +139,7 @@ class FrontDesk:
             return
         generation.reason, generation.error = reason, error
         generation.marks.end = now
-        self._scheduler.end(generation.sequence)
+        self._places.end(generation.sequence)
         self._forget_sequence(generation.sequence.id)
         if reason is not None:
             generation.answer.close()
@@ -151,9 +151,9 @@ class FrontDesk:
         stream = generation.stream
         held = stream is not None and stream.call in self._held_calls
         if generation.has_credit and not held:
-            self._scheduler.resume(generation.sequence)
+            self._places.resume(generation.sequence)
         else:
-            self._scheduler.pause(generation.sequence)
+            self._places.pause(generation.sequence)
 
     def sweep(self, now: float) -> None:
         """See to whoever has waited, lain idle or been remembered for too long."""
@@ -169,7 +169,7 @@ class FrontDesk:
                 ended.append(generation)
             elif self._left_alone(generation, now):
                 generation.limit = len(generation.answer.ids)
-                self._scheduler.park(generation.sequence)
+                self._places.park(generation.sequence)
             elif self._waited_in_vain(generation, now):
                 message = "the request waited too long for its turn"
                 self.finish(generation, now, error=self.gate.overloaded(message, now))
@@ -248,13 +248,13 @@ class FrontDesk:
 
     def _begin(self, command: Open, now: float) -> None:
         rules = admit(command.request, command.prepared, command.forced_ids, self._info)
-        self.gate.check(self._scheduler.queued, self._scheduler.alive, now)
+        self.gate.check(self._places.queued, self._places.alive, now)
         answer = Answer(rules, command.prepared.token_bytes)
         reason = answer.prime(command.forced_ids)
         self._last_id += 1
         generation = _generation(command, rules, answer, self._last_id, now)
         self.directory.add(generation)
-        self._scheduler.add(generation.sequence, eligible=False)
+        self._places.add(generation.sequence, eligible=False)
         self.settle(generation)
         self.emitter.accept(generation)
         if reason is not None:

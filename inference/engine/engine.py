@@ -42,7 +42,7 @@ class Engine:
         info = runner.info
         self.runner = runner
         self.scheduler = Scheduler(BlockPool(info.total_blocks, info.block_size), limits)
-        self.desk = FrontDesk(info, limits, self.scheduler, runner.release)
+        self.desk = FrontDesk(info, limits, self.scheduler.places, runner.release)
         self.load = Load(free_blocks=info.total_blocks, total_blocks=info.total_blocks)
         self.wait_s = 0.0
         self.token_count = 0
@@ -123,23 +123,23 @@ class Engine:
         if reason is not None:
             self.desk.finish(generation, self._clock.monotonic(), reason=reason)
         elif not generation.has_credit:
-            self.scheduler.pause(sequence)
+            self.scheduler.places.pause(sequence)
 
     def _generation(self, row: PlanRow) -> Generation:
         return self.desk.directory.of_sequence(row.sequence_id)
 
     def _look_around(self, output: StepOutput, tokens: int, now: float) -> None:
-        free = self.scheduler.pool.free
-        waiting = self.scheduler.waiting
+        places = self.scheduler.places
+        free, waiting = places.pool.free, places.waiting
         output.pressure = self._gauge.update(waiting, free)
         if tokens:
             self.token_count += tokens
             self._rate.add(tokens, now)
         self.load = Load(
-            running=self.scheduler.running,
+            running=places.running,
             waiting=waiting,
             free_blocks=free,
-            total_blocks=self.scheduler.pool.total,
+            total_blocks=places.pool.total,
             tokens_per_s=self._rate.per_s(now),
         )
 

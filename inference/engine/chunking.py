@@ -13,13 +13,12 @@ UNMEASURED = 64
 SMALLEST = 16
 
 
-def allowance(limits: EngineLimits, cost: StepCost, *, decodes: int, scarce: bool) -> int:
+def allowance(limits: EngineLimits, cost: StepCost, *, decodes: int) -> int:
     """Prompt tokens that one step may take, for all prompts together, budget aside.
 
-    `decodes`: streams that get a token in it. `scarce`: free blocks are below the low watermark;
-    then prompts under way are finished first, for unfinished ones hold blocks and give nothing.
+    `decodes`: streams that get a token in it.
     """
-    if not decodes or scarce:
+    if not decodes:
         return limits.step_tokens_max
     most = limits.prefill_chunk_busy_max
     if not cost.known:

@@ -10,6 +10,7 @@ import logging
 import math
 import secrets
 from collections.abc import Callable
+from dataclasses import replace
 from typing import assert_never
 
 from inference.engine.admission import admit
@@ -29,8 +30,9 @@ from inference.engine.messages import (
     Release,
     StreamKey,
 )
-from inference.engine.places import Places
+from inference.engine.negotiation import Negotiator, Promise
 from inference.engine.runner import ModelInfo
+from inference.engine.scheduler import Scheduler
 from inference.engine.sequence import Pace, Sequence, SequenceState
 from seedance.protocol.errors import ErrorCode, SeedanceError
 from seedance.protocol.request import LIMITS, bad_field
@@ -52,7 +54,13 @@ def _taken_over(epoch: int) -> SeedanceError:
 
 
 def _generation(
-    command: Open, rules: AnswerRules, answer: Answer, sequence_id: int, now: float
+    command: Open,
+    rules: AnswerRules,
+    promise: Promise,
+    answer: Answer,
+    *,
+    sequence_id: int,
+    now: float,
 ) -> Generation:
     request, prepared = command.request, command.prepared
     seed, arrival = request.sampling.seed, command.marks.arrival
@@ -73,6 +81,7 @@ def _generation(
         min_tokens=request.min_tokens,
         ending_ids=tuple(sorted(rules.ending_ids)),
         vocab_size=prepared.vocab_size,
+        batch_bound=promise.batch_size if promise.narrows else None,
         pace=Pace(now + wait_s, prepared.dt_ms / 1e3),
     )
     generation = Generation(
@@ -80,7 +89,7 @@ def _generation(
         epoch=command.epoch,
         sequence=sequence,
         answer=answer,
-        token_quota=rules.max_tokens,
+        promise=promise,
         stream=command.stream,
         sent=len(answer.ids),
         limit=None,
@@ -97,15 +106,16 @@ class FrontDesk:
         self,
         info: ModelInfo,
         limits: EngineLimits,
-        places: Places,
+        scheduler: Scheduler,
         forget_sequence: Callable[[int], None],
     ) -> None:
         self.directory = Directory()
-        self.emitter = Emitter(self.directory, limits.batch_max)
+        self.emitter = Emitter(self.directory)
         self.gate = Gate(limits)
+        self._negotiator = Negotiator(limits, scheduler, self.gate)
         self._info = info
         self._limits = limits
-        self._places = places
+        self._places = scheduler.places
         self._forget_sequence = forget_sequence
         self._held_calls: set[int] = set()
         self._last_id = 0
@@ -249,16 +259,26 @@ class FrontDesk:
     def _begin(self, command: Open, now: float) -> None:
         rules = admit(command.request, command.prepared, command.forced_ids, self._info)
         self.gate.check(self._places.queued, self._places.alive, now)
+        promise = self._promise(command, rules, now)
+        rules = replace(rules, max_tokens=promise.token_quota)
         answer = Answer(rules, command.prepared.token_bytes)
         reason = answer.prime(command.forced_ids)
         self._last_id += 1
-        generation = _generation(command, rules, answer, self._last_id, now)
+        generation = _generation(
+            command, rules, promise, answer, sequence_id=self._last_id, now=now
+        )
         self.directory.add(generation)
         self._places.add(generation.sequence, eligible=False)
         self.settle(generation)
         self.emitter.accept(generation)
         if reason is not None:
             self.finish(generation, now, reason=reason)
+
+    def _promise(self, command: Open, rules: AnswerRules, now: float) -> Promise:
+        if command.forced_ids:
+            return Promise(self._limits.batch_max, rules.max_tokens)
+        prompt_tokens = len(command.prepared.prompt_ids)
+        return self._negotiator.promise(command.request, rules, prompt_tokens, now)
 
     def _attach(self, command: Attach) -> None:
         self._check_unused(command.stream)

@@ -42,7 +42,7 @@ class Engine:
         info = runner.info
         self.runner = runner
         self.scheduler = Scheduler(BlockPool(info.total_blocks, info.block_size), limits)
-        self.desk = FrontDesk(info, limits, self.scheduler.places, runner.release)
+        self.desk = FrontDesk(info, limits, self.scheduler, runner.release)
         self.load = Load(free_blocks=info.total_blocks, total_blocks=info.total_blocks)
         self.wait_s = 0.0
         self.token_count = 0

@@ -24,20 +24,29 @@ __all__ = ["Scheduler"]
 
 # Share of the blocks below which free ones are scarce.
 LOW_WATERMARK = 0.05
+# Share of the batch that decodes even then: running streams slow down and never stand still.
+DECODES_KEPT = 0.25
 
 
 @dataclass(slots=True)
 class _Draft:
-    """A plan in the making. `starved`: somebody who runs lacks blocks, so nobody new begins."""
+    """A plan in the making.
+
+    `ready` may decode and are not planned yet. `budget` is what is left of the step, `prompt_budget`
+    what prompts may have of it. `starved`: somebody who runs lacks blocks, so nobody new begins.
+    """
 
     now: float
     budget: int
-    rows: list[PlanRow] = field(default_factory=list)
+    ready: list[Sequence]
+    prompt_budget: int = 0
+    decodes: list[PlanRow] = field(default_factory=list)
+    chunks: list[PlanRow] = field(default_factory=list)
     planned: set[int] = field(default_factory=set)
     starved: bool = False
 
-    def add(self, sequence: Sequence, count: int) -> None:
-        self.rows.append(sequence.row(count))
+    def add(self, rows: list[PlanRow], sequence: Sequence, count: int) -> None:
+        rows.append(sequence.row(count))
         self.planned.add(sequence.id)
         self.budget -= count
         sequence.account.charge(count)
@@ -52,19 +61,29 @@ class Scheduler:
         self._limits = limits
         self._step = 0
         self._shape = (0, 0)
+        self._ordinarily = (self._decode, self._allow_prompts, self._prefill, self._admit)
+        # Unfinished prompts hold blocks and give nothing; a first token is what people wait for.
+        self._when_scarce = (
+            self._decode_first_tokens,
+            self._finish_prompts,
+            self._prefill,
+            self._decode,
+            self._admit,
+        )
 
     def plan(self, now: float) -> StepPlan:
         """The rows of the next step; none when nothing can run now."""
         self._step += 1
         self.places.shares.tick()
-        draft = _Draft(now, self._limits.step_tokens_max)
-        self._plan_decodes(draft)
-        decodes = len(draft.rows)
-        draft.budget = budget = min(draft.budget, self._prefill_allowance(decodes))
-        self._plan_prefills(draft)
-        self._admit(draft)
-        self._shape = (decodes, budget - draft.budget)
-        return StepPlan(draft.rows)
+        budget = self._limits.step_tokens_max
+        draft = _Draft(now, budget, self.places.batch.decodable(now))
+        pool = self.places.pool
+        scarce = pool.free < LOW_WATERMARK * pool.total
+        for stage in self._when_scarce if scarce else self._ordinarily:
+            stage(draft)
+        decodes = len(draft.decodes)
+        self._shape = (decodes, budget - draft.budget - decodes)
+        return StepPlan(draft.decodes + draft.chunks)
 
     def took(self, seconds: float) -> None:
         """The step that was planned last took so long: later chunks are cut by it."""
@@ -80,55 +99,70 @@ class Scheduler:
         """When a paced sequence is due next; None: nothing comes due by itself."""
         return self.places.batch.next_due(now)
 
-    def _plan_decodes(self, draft: _Draft) -> None:
-        ready = self.places.batch.decodable(draft.now)
-        if len(ready) > self._limits.batch_max:
-            # Only sequences that came back from a pause make it more: those take turns.
+    def _decode(self, draft: _Draft) -> None:
+        """One token for each that is ready; if those are too many, they take turns."""
+        ready = draft.ready
+        room = min(self._limits.batch_max - len(draft.decodes), draft.budget)
+        if len(ready) > room:
             ready.sort(key=lambda s: s.last_step)
-            del ready[self._limits.batch_max :]
+            del ready[room:]
         for sequence in ready:
             # An earlier one of this loop may have taken its blocks.
             if sequence.state is SequenceState.DECODE and self._grow(
                 sequence, sequence.total, draft
             ):
                 sequence.last_step = self._step
-                draft.add(sequence, 1)
+                draft.add(draft.decodes, sequence, 1)
 
-    def _prefill_allowance(self, decodes: int) -> int:
-        scarce = self.places.pool.free < LOW_WATERMARK * self.places.pool.total
-        return allowance(self._limits, self.cost, decodes=decodes, scarce=scarce)
+    def _decode_first_tokens(self, draft: _Draft) -> None:
+        others = [s for s in draft.ready if s.answer_ids]
+        draft.ready = [s for s in draft.ready if not s.answer_ids]
+        self._decode(draft)
+        draft.ready = others
 
-    def _plan_prefills(self, draft: _Draft) -> None:
-        for sequence in sorted(
-            self.places.batch.prefilling.values(), key=lambda s: (s.account.virtual, rank(s))
-        ):
-            if draft.budget <= 0:
+    def _allow_prompts(self, draft: _Draft) -> None:
+        """Prompts may have what running streams do not feel."""
+        allowed = allowance(self._limits, self.cost, decodes=len(draft.decodes))
+        draft.prompt_budget = min(draft.budget, allowed)
+
+    def _finish_prompts(self, draft: _Draft) -> None:
+        """Prompts may have the step, but for a share in which running streams take turns."""
+        kept = min(len(draft.ready), max(int(self._limits.batch_max * DECODES_KEPT), 1))
+        draft.prompt_budget = max(draft.budget - kept, 0)
+
+    def _prefill(self, draft: _Draft) -> None:
+        """Chunks of prompts that have begun."""
+        prompts = self.places.batch.prefilling.values()
+        for sequence in sorted(prompts, key=lambda s: (s.account.virtual, rank(s))):
+            if draft.prompt_budget <= 0:
                 return
             if sequence.state is SequenceState.PREFILL:
-                self._prefill(sequence, draft)
+                self._chunk(sequence, draft)
 
     def _admit(self, draft: _Draft) -> None:
+        """Whose turn it is, while there is room."""
         places = self.places
         while (
-            draft.budget > 0
+            min(draft.prompt_budget, draft.budget) > 0
             and not draft.starved
-            and len(places.batch) < self._limits.batch_max
+            and len(places.batch) < places.batch.bound(self._limits.batch_max)
             and (sequence := places.waiting_room.next()) is not None
             # Who is next is not overtaken by who is smaller.
             and places.admit(sequence)
         ):
-            self._prefill(sequence, draft)
+            self._chunk(sequence, draft)
 
-    def _prefill(self, sequence: Sequence, draft: _Draft) -> None:
+    def _chunk(self, sequence: Sequence, draft: _Draft) -> None:
         # The last token chooses the first of the answer, so it is kept back until that is due.
         kept_back = 1 if sequence.pace.due > draft.now else 0
         remaining = sequence.remaining - kept_back
         if remaining <= 0:
             self.places.batch.prefilled(sequence)
             return
-        count = piece(remaining, draft.budget)
+        count = piece(remaining, min(draft.prompt_budget, draft.budget))
         if self._grow(sequence, sequence.computed + count, draft):
-            draft.add(sequence, count)
+            draft.add(draft.chunks, sequence, count)
+            draft.prompt_budget -= count
 
     def _grow(self, sequence: Sequence, tokens: int, draft: _Draft) -> bool:
         has_grown = self.places.grow(sequence, tokens, draft.planned)

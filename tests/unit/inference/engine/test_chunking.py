@@ -21,31 +21,26 @@ def _measured(decode_ms: float = 0.8, prefill_ms: float = 0.5) -> StepCost:
 
 def test_nobody_to_disturb() -> None:
     """With no stream decoding, the whole step's budget."""
-    assert allowance(LIMITS, _measured(), decodes=0, scarce=False) == 256
-
-
-def test_scarce_blocks_go_before_promises() -> None:
-    """Prompts that hold blocks and give nothing are finished first."""
-    assert allowance(LIMITS, _measured(), decodes=60, scarce=True) == 256
+    assert allowance(LIMITS, _measured(), decodes=0) == 256
 
 
 def test_before_anything_is_measured() -> None:
     """A size that is right on most machines."""
-    assert allowance(LIMITS, StepCost(), decodes=1, scarce=False) == UNMEASURED
+    assert allowance(LIMITS, StepCost(), decodes=1) == UNMEASURED
 
 
 @pytest.mark.parametrize(("decodes", "chunk"), [(1, 80), (16, 48), (32, 32), (64, SMALLEST)])
 def test_the_promise_to_running_streams_cuts_the_chunk(decodes: int, chunk: int) -> None:
     """(45 ms - 2 ms - 0.8 ms a stream) / 0.5 ms a token, in sixteens, and never nothing."""
-    assert allowance(LIMITS, _measured(), decodes=decodes, scarce=False) == chunk
+    assert allowance(LIMITS, _measured(), decodes=decodes) == chunk
 
 
 def test_a_fast_machine_takes_the_step_and_a_bound_is_kept() -> None:
     """Never more than the step; never more than the setting."""
-    assert allowance(LIMITS, _measured(0.01, 0.001), decodes=8, scarce=False) == 256
+    assert allowance(LIMITS, _measured(0.01, 0.001), decodes=8) == 256
     bounded = EngineLimits(prefill_chunk_busy_max=32)
-    assert allowance(bounded, _measured(0.01, 0.001), decodes=8, scarce=False) == 32
-    assert allowance(bounded, StepCost(), decodes=8, scarce=False) == 32
+    assert allowance(bounded, _measured(0.01, 0.001), decodes=8) == 32
+    assert allowance(bounded, StepCost(), decodes=8) == 32
 
 
 def test_equal_pieces() -> None:

@@ -158,3 +158,23 @@ def test_parking_takes_the_blocks() -> None:
     scheduler.places.park(a)
     assert scheduler.places.pool.free == scheduler.places.pool.total
     assert scheduler.places.queued == 1
+
+
+def test_scarce_blocks_go_to_prompts_and_first_tokens() -> None:
+    """Below the low watermark running streams take turns in a quarter of the batch."""
+    scheduler = _scheduler(blocks=40, batch_max=8, step_tokens_max=12, prefill_chunk_busy_max=4)
+    running = [_add(scheduler, index, 3) for index in range(6)]
+    for _ in range(4):
+        _run(scheduler, *running)
+    begun = _add(scheduler, 10, 60)
+    plan = _run(scheduler, *running, begun)
+    assert _shape(plan)[-1] == (10, 0, 4, False)
+    pool = scheduler.places.pool
+    held = pool.allocate(pool.free - 1) or []
+    plan = scheduler.plan(0.0)
+    # 12 tokens a step: two of the six decode, and the prompt may have the rest.
+    assert [len(row.token_ids) for row in plan.rows[:2]] == [1, 1]
+    assert plan.rows[2].sequence_id == 10
+    assert plan.token_count <= 12
+    assert len(plan.rows) == 3
+    pool.release(held)

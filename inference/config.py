@@ -84,8 +84,17 @@ class InferenceSettings(ServiceSettings):
     step_tokens_max: int | None = Field(
         None, ge=1, description="Most tokens computed in a step; empty: the engine's default."
     )
-    prefill_chunk_busy_max: int = Field(
-        64, ge=1, description="Most prompt tokens in a step while others decode (native)."
+    itl_target_ms: float = Field(
+        45.0,
+        gt=0,
+        description="Time between two tokens that running streams are promised; a new prompt's "
+        "tokens are computed in chunks that keep it.",
+    )
+    prefill_chunk_busy_max: int | None = Field(
+        None,
+        ge=1,
+        description="Most prompt tokens in a step while others decode; empty: what itl_target_ms "
+        "allows.",
     )
     queue_max: int = Field(
         1024,
@@ -139,7 +148,9 @@ class InferenceSettings(ServiceSettings):
             batch_max=self.batch_max or (SCRIPT_BATCH if script else default.batch_max),
             step_tokens_max=self.step_tokens_max
             or (SCRIPT_STEP_TOKENS if script else default.step_tokens_max),
-            prefill_chunk_busy_max=SCRIPT_STEP_TOKENS if script else self.prefill_chunk_busy_max,
+            itl_target_ms=self.itl_target_ms,
+            prefill_chunk_busy_max=self.prefill_chunk_busy_max
+            or (SCRIPT_STEP_TOKENS if script else None),
             queue_max=self.queue_max,
             queue_ttl_s=self.queue_ttl_s,
             concurrent_max=self.concurrent_max,

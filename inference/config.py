@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Self
 
@@ -15,6 +16,19 @@ __all__ = ["InferenceSettings"]
 # A script costs nothing to compute: its batch is as large as the streams that are due.
 SCRIPT_BATCH = 4096
 SCRIPT_STEP_TOKENS = 2**22
+
+
+def _weights(text: str) -> dict[str, float]:
+    weights = {}
+    for item in filter(None, (part.strip() for part in text.split(","))):
+        tenant, _, weight = item.rpartition("=")
+        try:
+            weights[tenant] = float(weight)
+        except ValueError:
+            tenant = ""
+        if not tenant or not 0 < weights[tenant] < math.inf:
+            raise ValueError(f"tenant_weights: `{item}` is not `tenant=weight`, weight above 0")
+    return weights
 
 
 class InferenceSettings(ServiceSettings):
@@ -53,21 +67,59 @@ class InferenceSettings(ServiceSettings):
         description="How keys and values are held: auto, fp32, fp16, bf16.",
     )
     threads: int = Field(0, ge=0, description="Compute threads; 0: as the machine allows.")
+    cpu_backend: str = Field(
+        "auto",
+        pattern="^(auto|native|torch)$",
+        description="What computes on a CPU: auto, native (built once by a C++ compiler), torch.",
+    )
     block_size: int = Field(64, ge=1, le=1024, description="Tokens in a KV block.")
     kv_blocks: int | None = Field(
         None, ge=1, description="KV blocks; empty: what kv_cache_gib holds."
     )
     kv_cache_gib: float = Field(1.0, gt=0, description="Memory for KV blocks, in GiB.")
+    prefix_cache: bool = Field(
+        True, description="Keep KV blocks for later requests of the tenant that begin alike."
+    )
     batch_max: int | None = Field(
-        None, ge=1, description="Most sequences decoding in a step; empty: the engine's default."
+        None,
+        ge=1,
+        description="Most sequences decoding in a step; empty: the engine's default.",
+        json_schema_extra={"flag": "--max-batch-size"},
     )
     step_tokens_max: int | None = Field(
         None, ge=1, description="Most tokens computed in a step; empty: the engine's default."
     )
-    prefill_chunk_busy_max: int = Field(
-        64, ge=1, description="Most prompt tokens in a step while others decode (native)."
+    itl_target_ms: float = Field(
+        45.0,
+        gt=0,
+        description="Time between two tokens that running streams are promised; a new prompt's "
+        "tokens are computed in chunks that keep it.",
     )
-    queue_max: int = Field(1024, ge=1, description="Requests that wait before more are refused.")
+    prefill_chunk_busy_max: int | None = Field(
+        None,
+        ge=1,
+        description="Most prompt tokens in a step while others decode; empty: what itl_target_ms "
+        "allows.",
+    )
+    queue_max: int = Field(
+        1024,
+        ge=1,
+        description="Requests that wait before more are refused.",
+        json_schema_extra={"flag": "--max-queue"},
+    )
+    queue_ttl_s: float = Field(
+        60.0, gt=0, description="How long a request may wait before it is refused after all."
+    )
+    concurrent_max: int | None = Field(
+        None,
+        ge=1,
+        description="Requests that wait, run or pause before more are refused; empty: any number.",
+        json_schema_extra={"flag": "--max-concurrent-requests"},
+    )
+    tenant_weights: str = Field(
+        "",
+        description="Tenants' shares of the engine, such as `gold=4,free=0.5`; others have 1.",
+    )
     attach_ttl_s: float = Field(
         10.0, ge=0, description="How long a generation without a call keeps its blocks."
     )
@@ -101,8 +153,14 @@ class InferenceSettings(ServiceSettings):
             batch_max=self.batch_max or (SCRIPT_BATCH if script else default.batch_max),
             step_tokens_max=self.step_tokens_max
             or (SCRIPT_STEP_TOKENS if script else default.step_tokens_max),
-            prefill_chunk_busy_max=SCRIPT_STEP_TOKENS if script else self.prefill_chunk_busy_max,
+            itl_target_ms=self.itl_target_ms,
+            prefill_chunk_busy_max=self.prefill_chunk_busy_max
+            or (SCRIPT_STEP_TOKENS if script else None),
             queue_max=self.queue_max,
+            queue_ttl_s=self.queue_ttl_s,
+            concurrent_max=self.concurrent_max,
+            tenant_weights=_weights(self.tenant_weights),
             attach_ttl_s=self.attach_ttl_s,
             transcript_ttl_s=self.transcript_ttl_s,
+            prefix_cache=self.prefix_cache,
         )

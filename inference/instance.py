@@ -166,7 +166,7 @@ def _serve_metrics(
             "seedance_inference_tokens": ("Tokens chosen.", lambda: engine.token_count),
             "seedance_inference_preemptions": (
                 "Sequences that lost their blocks to a more urgent one.",
-                lambda: engine.scheduler.preemptions,
+                lambda: engine.scheduler.places.preemptions,
             ),
         },
         gauges={

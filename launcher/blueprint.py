@@ -9,9 +9,10 @@ from pathlib import Path
 from launcher.ports import free_port, next_free_ports
 from mesh.membership import EVERY_CLASS
 
-__all__ = ["INSTANCES_DEFAULT", "ProcessSpec", "UpOptions", "build"]
+__all__ = ["INSTANCES_DEFAULT", "LOCAL_TENANT", "ProcessSpec", "UpOptions", "build"]
 
 HOST = "127.0.0.1"
+LOCAL_TENANT = "local"
 # Two of what a client's stream runs through, so that killing one is survivable.
 INSTANCES_DEFAULT = 2
 LOG_FOLDER = "logs"
@@ -126,7 +127,14 @@ def build(options: UpOptions) -> list[ProcessSpec]:
             options,
             *("gateway", f"gateway-{i}", port),
             *("--router", router.address, "--redis", redis, "--metering", metering.address),
-            *("--gateways", public, "--gateway-id", f"gateway-{i}", "--anonymous-tenant", "local"),
+            *(
+                "--gateways",
+                public,
+                "--gateway-id",
+                f"gateway-{i}",
+                "--anonymous-tenant",
+                LOCAL_TENANT,
+            ),
             *options.gateway_flags,
         )
         for i, port in enumerate(gateway_ports)

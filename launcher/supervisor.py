@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import signal
 from asyncio.subprocess import Process
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from launcher.blueprint import ProcessSpec
+from launcher.environment import part_of
 from launcher.meshfile import RunningProcess, write_mesh
 from launcher.probes import serves
 from mesh.lifecycle import die_with_parent
@@ -43,7 +43,7 @@ class StartFailedError(Exception):
 class Supervisor:
     """Runs the specs. `on_change(name, what)` is told of every start and end.
 
-    `environment` is added to the processes' own: what must not stand in a list of processes.
+    `environment` is the whole mesh's; each process is given the part that it knows.
     """
 
     def __init__(
@@ -51,13 +51,13 @@ class Supervisor:
         specs: Sequence[ProcessSpec],
         data: Path,
         *,
-        environment: Mapping[str, str] | None = None,
+        environment: Mapping[str, str],
         restart: bool = True,
         on_change: Callable[[str, str], None] = lambda _name, _what: None,
     ) -> None:
         self._specs = list(specs)
         self._data = data
-        self._environment = {**os.environ, **(environment or {})}
+        self._environment = environment
         self._restart = restart
         self._on_change = on_change
         self._live: dict[str, Process] = {}
@@ -135,7 +135,7 @@ class Supervisor:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=self._environment,
+                env=part_of(spec.kind, self._environment),
                 # Its own group: Ctrl-C in the terminal reaches the supervisor alone, which ends the
                 # others in order. Should the supervisor be killed, the kernel ends them.
                 start_new_session=True,

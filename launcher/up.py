@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
-import secrets
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 
 from launcher.blueprint import ProcessSpec, UpOptions, build
+from launcher.environment import mesh_environment, unknown_to_all
 from launcher.ports import is_free
 from launcher.supervisor import StartFailedError, Supervisor
 from mesh.settings import exit_with
@@ -79,8 +80,7 @@ async def _run(specs: list[ProcessSpec], options: UpOptions, *, restart: bool) -
         supervisor = Supervisor(
             specs,
             options.data,
-            # Made anew at every start: instances believe the members of this mesh alone.
-            environment={"SEEDANCE_MESH_SECRET": secrets.token_urlsafe(32)},
+            environment=mesh_environment(os.environ),
             restart=restart,
             on_change=board.tell,
         )
@@ -120,6 +120,8 @@ async def _stop(supervisor: Supervisor, at_once: asyncio.Event) -> None:
 
 def run_up(options: UpOptions, *, restart: bool = True) -> None:
     """Start the mesh, print `ready http://…`, keep it alive until SIGINT or SIGTERM, end it all."""
+    if unknown := unknown_to_all(os.environ):
+        exit_with(f"unknown environment variable {unknown[0]}; docs/operations.md lists them all")
     if not is_free(options.port):
         exit_with(f"port {options.port} is in use; choose another with --port")
     with _sole_owner(options.data):

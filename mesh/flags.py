@@ -1,6 +1,7 @@
 """A service's command line, derived from its settings class: one flag for each field.
 
-`--lease-ms X` overrides `SEEDANCE_LEASE_MS`, which overrides the default. A secret has no flag:
+`--lease-ms X` overrides `SEEDANCE_LEASE_MS`, which overrides the default. A field may name a second
+flag, one that users of other servers know (`json_schema_extra={"flag": …}`). A secret has no flag:
 everybody on the machine can read a process list.
 """
 
@@ -35,11 +36,13 @@ def settings_from_flags(
         text = f"{field.description or name}{default} [{ENV_PREFIX}{name.upper()}]"
         flag = "--" + name.replace("_", "-")
         help_text = text.replace("%", "%%")
+        extra = field.json_schema_extra
+        flags = [flag, str(extra["flag"])] if isinstance(extra, dict) else [flag]
         if field.annotation is bool:
             parser.add_argument(
-                flag, action=argparse.BooleanOptionalAction, default=None, help=help_text
+                *flags, action=argparse.BooleanOptionalAction, default=None, help=help_text
             )
         else:
             metavar = name.rsplit("_", 1)[-1].upper()
-            parser.add_argument(flag, default=None, metavar=metavar, help=help_text)
+            parser.add_argument(*flags, default=None, metavar=metavar, help=help_text)
     return load_settings(cls, **vars(parser.parse_args(argv)))

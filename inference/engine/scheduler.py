@@ -9,245 +9,162 @@ on nothing but tokens, seed and position.
 
 from __future__ import annotations
 
-import bisect
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import chain
 
 from inference.engine.block_pool import BlockPool
+from inference.engine.chunking import allowance, piece
 from inference.engine.limits import EngineLimits
+from inference.engine.places import Places
 from inference.engine.plan import PlanRow, StepPlan
-from inference.engine.policy import rank, victim
+from inference.engine.policy import rank
 from inference.engine.sequence import Sequence, SequenceState
+from inference.engine.step_cost import StepCost
 
 __all__ = ["Scheduler"]
+
+# Share of the blocks below which free ones are scarce.
+LOW_WATERMARK = 0.05
+# Share of the batch that decodes even then: running streams slow down and never stand still.
+DECODES_KEPT = 0.25
 
 
 @dataclass(slots=True)
 class _Draft:
-    """A plan in the making."""
+    """A plan in the making.
 
+    `ready` may decode and are not planned yet. `budget` is what is left of the step, `prompt_budget`
+    what prompts may have of it. `starved`: somebody who runs lacks blocks, so nobody new begins.
+    """
+
+    now: float
     budget: int
-    rows: list[PlanRow] = field(default_factory=list)
+    ready: list[Sequence]
+    prompt_budget: int = 0
+    decodes: list[PlanRow] = field(default_factory=list)
+    chunks: list[PlanRow] = field(default_factory=list)
     planned: set[int] = field(default_factory=set)
+    starved: bool = False
 
-    def add(self, sequence: Sequence, count: int) -> None:
-        self.rows.append(sequence.row(count))
+    def add(self, rows: list[PlanRow], sequence: Sequence, count: int) -> None:
+        rows.append(sequence.row(count))
         self.planned.add(sequence.id)
         self.budget -= count
+        sequence.account.charge(count)
 
 
 class Scheduler:
-    """Owns the sequences' places (waiting, active, paused) and their blocks."""
+    """Plans steps over the sequences in their `places`, and learns what they cost."""
 
     def __init__(self, pool: BlockPool, limits: EngineLimits) -> None:
-        self.pool = pool
-        self.preemptions = 0
+        self.places = Places(pool, limits)
+        self.cost = StepCost()
         self._limits = limits
-        self._waiting: list[Sequence] = []  # sorted by rank
-        self._active: dict[int, Sequence] = {}  # PREFILL and DECODE, in order of admission
-        self._paused: dict[int, Sequence] = {}
         self._step = 0
-
-    @property
-    def running(self) -> int:
-        """Sequences in the running batch."""
-        return len(self._active)
-
-    @property
-    def waiting(self) -> int:
-        """Sequences that want to run and hold no blocks."""
-        return len(self._waiting)
-
-    @property
-    def queued(self) -> int:
-        """Sequences that hold no blocks, wanting to run or not: what the queue's bound counts."""
-        return len(self._waiting) + sum(not s.block_table for s in self._paused.values())
-
-    def add(self, sequence: Sequence, *, eligible: bool) -> None:
-        """A new sequence: it waits, or is paused until `resume`."""
-        self._wait(sequence)
-        if not eligible:
-            self.pause(sequence)
-
-    def pause(self, sequence: Sequence) -> None:
-        """Leave it out of the batch; it keeps its blocks."""
-        if sequence.state in {SequenceState.PAUSED, SequenceState.ENDED}:
-            return
-        self._remove(sequence)
-        sequence.move(SequenceState.PAUSED)
-        self._paused[sequence.id] = sequence
-
-    def resume(self, sequence: Sequence) -> None:
-        """It may run again."""
-        if sequence.state is not SequenceState.PAUSED:
-            return
-        self._remove(sequence)
-        if not sequence.block_table:
-            sequence.move(SequenceState.WAITING)
-            self._wait(sequence)
-            return
-        decodes = sequence.remaining <= 1
-        sequence.move(SequenceState.DECODE if decodes else SequenceState.PREFILL)
-        self._active[sequence.id] = sequence
-
-    def park(self, sequence: Sequence) -> None:
-        """Pause it and take its blocks: it computes them again should it go on."""
-        if sequence.state is not SequenceState.ENDED:
-            self.pause(sequence)
-            self._take_blocks(sequence)
-
-    def end(self, sequence: Sequence) -> None:
-        """It is over: its blocks are free at once."""
-        if sequence.state is SequenceState.ENDED:
-            return
-        self._remove(sequence)
-        self._take_blocks(sequence)
-        sequence.move(SequenceState.ENDED)
+        self._shape = (0, 0)
+        self._ordinarily = (self._decode, self._allow_prompts, self._prefill, self._admit)
+        # Unfinished prompts hold blocks and give nothing; a first token is what people wait for.
+        self._when_scarce = (
+            self._decode_first_tokens,
+            self._finish_prompts,
+            self._prefill,
+            self._decode,
+            self._admit,
+        )
 
     def plan(self, now: float) -> StepPlan:
         """The rows of the next step; none when nothing can run now."""
         self._step += 1
-        draft = _Draft(self._limits.step_tokens_max)
-        self._plan_decodes(now, draft)
-        if draft.rows:
-            draft.budget = min(draft.budget, self._limits.prefill_chunk_busy_max)
-        self._plan_prefills(now, draft)
-        self._admit(now, draft)
-        return StepPlan(draft.rows)
+        self.places.shares.tick()
+        budget = self._limits.step_tokens_max
+        draft = _Draft(now, budget, self.places.batch.decodable(now))
+        pool = self.places.pool
+        scarce = pool.free < LOW_WATERMARK * pool.total
+        for stage in self._when_scarce if scarce else self._ordinarily:
+            stage(draft)
+        decodes = len(draft.decodes)
+        self._shape = (decodes, budget - draft.budget - decodes)
+        return StepPlan(draft.decodes + draft.chunks)
+
+    def took(self, seconds: float) -> None:
+        """The step that was planned last took so long: later chunks are cut by it."""
+        self.cost.observe(*self._shape, seconds)
 
     def computed(self, sequence: Sequence, count: int) -> None:
         """A step computed `count` tokens of it."""
-        sequence.computed += count
+        self.places.tables.advance(sequence, count)
         if sequence.state is SequenceState.PREFILL and sequence.remaining <= 1:
-            sequence.move(SequenceState.DECODE)
+            self.places.batch.prefilled(sequence)
 
     def next_due(self, now: float) -> float | None:
         """When a paced sequence is due next; None: nothing comes due by itself."""
-        return min((s.pace.due for s in self._active.values() if s.pace.due > now), default=None)
+        return self.places.batch.next_due(now)
 
-    def check(self) -> None:
-        """Assert what must hold after every step."""
-        sequences = list(chain(self._waiting, self._active.values(), self._paused.values()))
-        self.pool.check(s.block_table for s in sequences)
-        assert len({s.id for s in sequences}) == len(sequences)  # noqa: S101
-        assert all(s.state is SequenceState.WAITING for s in self._waiting)  # noqa: S101
-        assert all(s.state is SequenceState.PAUSED for s in self._paused.values())  # noqa: S101
-        assert self._waiting == sorted(self._waiting, key=rank)  # noqa: S101
-        for sequence in sequences:
-            holds = len(sequence.block_table) * self.pool.block_size
-            assert sequence.computed <= holds  # noqa: S101
-            assert sequence.computed <= sequence.total  # noqa: S101
-
-    def _plan_decodes(self, now: float, draft: _Draft) -> None:
-        ready = [
-            s
-            for s in self._active.values()
-            if s.state is SequenceState.DECODE and s.pace.due <= now
-        ]
-        if len(ready) > self._limits.batch_max:
-            # Only sequences that came back from a pause make it more: those take turns.
+    def _decode(self, draft: _Draft) -> None:
+        """One token for each that is ready; if those are too many, they take turns."""
+        ready = draft.ready
+        room = min(self._limits.batch_max - len(draft.decodes), draft.budget)
+        if len(ready) > room:
             ready.sort(key=lambda s: s.last_step)
-            del ready[self._limits.batch_max :]
+            del ready[room:]
         for sequence in ready:
             # An earlier one of this loop may have taken its blocks.
             if sequence.state is SequenceState.DECODE and self._grow(
                 sequence, sequence.total, draft
             ):
                 sequence.last_step = self._step
-                draft.add(sequence, 1)
+                draft.add(draft.decodes, sequence, 1)
 
-    def _plan_prefills(self, now: float, draft: _Draft) -> None:
-        for sequence in [s for s in self._active.values() if s.state is SequenceState.PREFILL]:
-            if draft.budget <= 0:
+    def _decode_first_tokens(self, draft: _Draft) -> None:
+        others = [s for s in draft.ready if s.answer_ids]
+        draft.ready = [s for s in draft.ready if not s.answer_ids]
+        self._decode(draft)
+        draft.ready = others
+
+    def _allow_prompts(self, draft: _Draft) -> None:
+        """Prompts may have what running streams do not feel."""
+        allowed = allowance(self._limits, self.cost, decodes=len(draft.decodes))
+        draft.prompt_budget = min(draft.budget, allowed)
+
+    def _finish_prompts(self, draft: _Draft) -> None:
+        """Prompts may have the step, but for a share in which running streams take turns."""
+        kept = min(len(draft.ready), max(int(self._limits.batch_max * DECODES_KEPT), 1))
+        draft.prompt_budget = max(draft.budget - kept, 0)
+
+    def _prefill(self, draft: _Draft) -> None:
+        """Chunks of prompts that have begun."""
+        prompts = self.places.batch.prefilling.values()
+        for sequence in sorted(prompts, key=lambda s: (s.account.virtual, rank(s))):
+            if draft.prompt_budget <= 0:
                 return
             if sequence.state is SequenceState.PREFILL:
-                self._prefill(sequence, now, draft)
+                self._chunk(sequence, draft)
 
-    def _admit(self, now: float, draft: _Draft) -> None:
+    def _admit(self, draft: _Draft) -> None:
+        """Whose turn it is, while there is room."""
+        places = self.places
         while (
-            draft.budget > 0
-            and self._waiting
-            and len(self._active) < self._limits.batch_max
-            # First come, first served: who is next is not overtaken by who is smaller.
-            and self._has_room_for(self._waiting[0])
+            min(draft.prompt_budget, draft.budget) > 0
+            and not draft.starved
+            and len(places.batch) < places.batch.bound(self._limits.batch_max)
+            and (sequence := places.waiting_room.next()) is not None
+            # Who is next is not overtaken by who is smaller.
+            and places.admit(sequence)
         ):
-            sequence = self._waiting.pop(0)
-            sequence.move(SequenceState.PREFILL)
-            self._active[sequence.id] = sequence
-            self._prefill(sequence, now, draft)
+            self._chunk(sequence, draft)
 
-    def _prefill(self, sequence: Sequence, now: float, draft: _Draft) -> None:
+    def _chunk(self, sequence: Sequence, draft: _Draft) -> None:
         # The last token chooses the first of the answer, so it is kept back until that is due.
-        kept_back = 1 if sequence.pace.due > now else 0
-        count = min(draft.budget, sequence.remaining - kept_back)
-        if count <= 0:
-            sequence.move(SequenceState.DECODE)
-        elif self._grow(sequence, sequence.computed + count, draft):
-            draft.add(sequence, count)
-
-    def _has_room_for(self, sequence: Sequence) -> bool:
-        """Whether all its known tokens fit, with a block to grow for each that runs already.
-
-        Paused sequences lose their blocks to one that can run, if that makes the difference.
-        """
-        need = self.pool.blocks_for(sequence.total) + len(self._active)
-        if not self._active:
-            need = self.pool.blocks_for(sequence.total)
-        evictable = sum(len(s.block_table) for s in self._paused.values())
-        if need > self.pool.free + evictable:
-            return False
-        while need > self.pool.free:
-            loser = victim(None, self._paused.values())
-            if loser is None:
-                return False
-            self._preempt(loser)
-        return True
+        kept_back = 1 if sequence.pace.due > draft.now else 0
+        remaining = sequence.remaining - kept_back
+        if remaining <= 0:
+            self.places.batch.prefilled(sequence)
+            return
+        count = piece(remaining, min(draft.prompt_budget, draft.budget))
+        if self._grow(sequence, sequence.computed + count, draft):
+            draft.add(draft.chunks, sequence, count)
+            draft.prompt_budget -= count
 
     def _grow(self, sequence: Sequence, tokens: int, draft: _Draft) -> bool:
-        """Give it blocks for so many tokens, taking from the less urgent; false: not in this step."""
-        missing = self.pool.blocks_for(tokens) - len(sequence.block_table)
-        if missing <= 0:
-            return True
-        while missing > self.pool.free:
-            loser = victim(sequence, self._holders_outside(draft))
-            if loser is None:
-                return False
-            self._preempt(loser)
-        blocks = self.pool.allocate(missing)
-        assert blocks is not None  # noqa: S101
-        sequence.block_table.extend(blocks)
-        return True
-
-    def _holders_outside(self, draft: _Draft) -> Iterator[Sequence]:
-        # What is planned already reads its blocks in this very step.
-        everybody = chain(self._paused.values(), self._active.values())
-        return (s for s in everybody if s.id not in draft.planned)
-
-    def _preempt(self, sequence: Sequence) -> None:
-        self.preemptions += 1
-        self._take_blocks(sequence)
-        if sequence.state is not SequenceState.PAUSED:
-            self._remove(sequence)
-            sequence.move(SequenceState.WAITING)
-            self._wait(sequence)
-
-    def _take_blocks(self, sequence: Sequence) -> None:
-        self.pool.release(sequence.block_table)
-        # A new list: the old one may still be in the hands of whoever read the last plan.
-        sequence.block_table = []
-        sequence.computed = 0
-
-    def _wait(self, sequence: Sequence) -> None:
-        bisect.insort(self._waiting, sequence, key=rank)
-
-    def _remove(self, sequence: Sequence) -> None:
-        match sequence.state:
-            case SequenceState.WAITING:
-                self._waiting.remove(sequence)
-            case SequenceState.PREFILL | SequenceState.DECODE:
-                del self._active[sequence.id]
-            case SequenceState.PAUSED:
-                del self._paused[sequence.id]
-            case SequenceState.ENDED:
-                pass
+        has_grown = self.places.grow(sequence, tokens, draft.planned)
+        draft.starved |= not has_grown
+        return has_grown

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from enum import Enum
 
+from inference.engine.fair_share import Account
 from inference.engine.plan import PlanRow
 from seedance.protocol.request import Sampling
 
@@ -75,22 +77,33 @@ class Sequence:
 
     `answer_ids` is the answer's own list: it grows as tokens are taken. `arrival` is in seconds of
     the engine's clock; `vocab_size` is set when the request brings its own vocabulary (scripts).
+    `deadline` is soft, in the same seconds; `account` is its tenant's, given by the scheduler;
+    `preemptions` counts how often it lost its blocks while it ran. `batch_bound`: the batch grows no larger while it runs. `salt` says with whom cached blocks may be shared; `cached_tokens` is how much of the prompt was
+    found in them when it first ran, `digests` are the names of its full blocks.
     """
 
     id: int
     prompt_ids: list[int]
     answer_ids: list[int]
     arrival: float
+    tenant: str = ""
     priority: int = 5
+    deadline: float = math.inf
+    salt: str = ""
     sampling: Sampling = field(default_factory=Sampling)
     seed: int = 0
     min_tokens: int = 0
     ending_ids: tuple[int, ...] = ()
     vocab_size: int | None = None
+    batch_bound: int | None = None
     pace: Pace = field(default_factory=Pace)
     computed: int = 0
     block_table: list[int] = field(default_factory=list)
+    account: Account = field(default_factory=Account)
     last_step: int = 0
+    preemptions: int = 0
+    cached_tokens: int | None = None
+    digests: list[bytes] = field(default_factory=list)
     _state: SequenceState = SequenceState.WAITING
 
     @property
@@ -113,20 +126,22 @@ class Sequence:
         """Tokens known but not computed."""
         return self.total - self.computed
 
+    def tokens(self, start: int, end: int) -> list[int]:
+        """The ids at positions `start` to `end`, all of them known."""
+        prompt = len(self.prompt_ids)
+        if start >= prompt:
+            return self.answer_ids[start - prompt : end - prompt]
+        if end <= prompt:
+            return self.prompt_ids[start:end]
+        return self.prompt_ids[start:] + self.answer_ids[: end - prompt]
+
     def row(self, count: int) -> PlanRow:
         """The plan row that computes the next `count` tokens; the last one known also samples."""
         start, end = self.computed, self.computed + count
-        prompt = len(self.prompt_ids)
-        if start >= prompt:
-            tokens = self.answer_ids[start - prompt : end - prompt]
-        elif end <= prompt:
-            tokens = self.prompt_ids[start:end]
-        else:
-            tokens = self.prompt_ids[start:] + self.answer_ids[: end - prompt]
         position = len(self.answer_ids)
         return PlanRow(
             sequence_id=self.id,
-            token_ids=tokens,
+            token_ids=self.tokens(start, end),
             start=start,
             block_table=self.block_table,
             sample=end == self.total,

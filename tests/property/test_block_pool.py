@@ -12,14 +12,20 @@ TOTAL = 12
 
 
 class PoolMachine(RuleBasedStateMachine):
-    """Tables allocate, share and let go in any order."""
+    """Tables allocate, share, name blocks and let go in any order."""
 
     tables = Bundle("tables")
 
     def __init__(self) -> None:
         super().__init__()
-        self.pool = BlockPool(TOTAL, 16)
+        self.pool = BlockPool(TOTAL, 16, self.overwritten)
         self.held: list[list[int]] = []
+        self.named: set[int] = set()
+
+    def overwritten(self, block: int) -> None:
+        """Only a named block that nobody holds may be overwritten, and it is told."""
+        assert block not in {b for table in self.held for b in table}
+        self.named.remove(block)
 
     @rule(target=tables, count=st.integers(0, TOTAL + 2))
     def allocate(self, count: int) -> list[int]:
@@ -40,6 +46,22 @@ class PoolMachine(RuleBasedStateMachine):
         self.held.append(copy)
         return copy
 
+    @rule(table=tables)
+    def name(self, table: list[int]) -> None:
+        """A held table's contents are worth keeping."""
+        for block in table:
+            self.pool.name(block)
+            self.named.add(block)
+
+    @rule(target=tables, data=st.data())
+    def revive(self, data: st.DataObject) -> list[int]:
+        """A kept block is found again and shared."""
+        kept = self.named - {b for table in self.held for b in table}
+        table = data.draw(st.lists(st.sampled_from(sorted(kept)), unique=True)) if kept else []
+        self.pool.share(table)
+        self.held.append(table)
+        return table
+
     @rule(table=consumes(tables))
     def release(self, table: list[int]) -> None:
         """A table lets go."""
@@ -49,9 +71,11 @@ class PoolMachine(RuleBasedStateMachine):
 
     @invariant()
     def free_and_held_make_the_total(self) -> None:
-        """Nothing is lost or held twice by accident."""
+        """Nothing is lost, held twice by accident, or overwritten while others are free."""
         self.pool.check(self.held)
-        assert self.pool.free == TOTAL - len({b for table in self.held for b in table})
+        held = {b for table in self.held for b in table}
+        assert self.pool.free == TOTAL - len(held)
+        assert self.pool.kept == len(self.named - held)
 
 
 TestPool = pytest.mark.timeout(60)(PoolMachine.TestCase)

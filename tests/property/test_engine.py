@@ -53,13 +53,25 @@ class EngineMachine(RuleBasedStateMachine):
         self.cancelled: set[str] = set()
 
     @rule(
-        prompt=st.lists(st.integers(0, 9), min_size=1, max_size=20).map(tuple),
+        beginning=st.sampled_from([(), (1,) * 9, tuple(range(8))]),
+        ending=st.lists(st.integers(0, 9), min_size=1, max_size=12).map(tuple),
         answer=st.integers(1, 11),
         priority=st.sampled_from([0, 5, 9]),
         credit=st.sampled_from([None, 0, 1, 4]),
+        tenant=st.sampled_from("ab"),
     )
-    def open(self, prompt: tuple[int, ...], answer: int, priority: int, credit: int | None) -> None:
-        """A new request."""
+    def open(
+        self,
+        *,
+        beginning: tuple[int, ...],
+        ending: tuple[int, ...],
+        answer: int,
+        priority: int,
+        credit: int | None,
+        tenant: str,
+    ) -> None:
+        """A new request, many of which begin alike."""
+        prompt = beginning + ending
         name = f"g{len(self.asked)}"
         self.asked[name] = (prompt, answer)
         self.calls[name] = [len(self.asked) * 100]
@@ -72,6 +84,7 @@ class EngineMachine(RuleBasedStateMachine):
             generation=name,
             lasting=True,
             credit=credit,
+            tenant=tenant,
         )
 
     @rule(steps=st.integers(1, 5))

@@ -21,6 +21,20 @@ def test_flags_become_limits() -> None:
     assert settings.alias_names == ("a", "b")
 
 
+def test_flags_that_other_servers_have() -> None:
+    """The usual names of the bounds work too."""
+    flags = ("--max-batch-size", "8", "--max-queue", "3", "--max-concurrent-requests", "20")
+    limits = _settings(*flags).limits()
+    assert (limits.batch_max, limits.queue_max, limits.concurrent_max) == (8, 3, 20)
+
+
+def test_tenants_weights() -> None:
+    """A list of `tenant=weight`."""
+    assert _settings().limits().tenant_weights == {}
+    limits = _settings("--tenant-weights", "gold=4, free=0.5").limits()
+    assert limits.tenant_weights == {"gold": 4.0, "free": 0.5}
+
+
 def test_a_script_engine_plays_all_that_is_due() -> None:
     """Its batch is not that of a model."""
     limits = _settings("--engine", "script").limits()
@@ -36,6 +50,8 @@ def test_a_script_engine_plays_all_that_is_due() -> None:
         ("--batch-max", "8", "--step-tokens-max", "4"),
         ("--attach-ttl-s", "20", "--transcript-ttl-s", "10"),
         ("--weight", "0"),
+        ("--tenant-weights", "gold=4,free=0"),
+        ("--tenant-weights", "gold"),
     ],
 )
 def test_a_fault_is_one_line_and_exit_code_2(

@@ -21,8 +21,23 @@ def _holder(
 
 
 def test_rank() -> None:
-    """Priority before arrival."""
+    """Priority, then deadline, then arrival; and each loss of blocks is worth a class."""
     assert min([_holder(1), _holder(2, priority=0)], key=rank).id == 2
+    hurried = _holder(3)
+    hurried.deadline = 7.0
+    assert min([_holder(1), hurried], key=rank).id == 3
+    unlucky = _holder(4, priority=6)
+    unlucky.preemptions = 2
+    assert min([hurried, unlucky], key=rank).id == 4
+
+
+def test_losing_blocks_comes_to_an_end() -> None:
+    """Those that never lost theirs take a sequence's at most `priority` + 1 times."""
+    for priority in range(10):
+        holder = _holder(100, priority=priority)
+        while victim(_holder(1, priority=0), [holder]) is holder:
+            holder.preemptions += 1
+        assert holder.preemptions == priority + 1
 
 
 def test_the_least_urgent_gives_way() -> None:

@@ -1,0 +1,35 @@
+"""How many prompt tokens a step takes beside running streams. The table is in docs/engine.md."""
+
+from __future__ import annotations
+
+from inference.engine.limits import EngineLimits
+from inference.engine.step_cost import StepCost
+
+__all__ = ["allowance", "piece"]
+
+# Before the machine is measured; a chunk of 64 is felt by nobody much on any.
+UNMEASURED = 64
+# Even where decoding alone breaks the promise, prompts go on by this much.
+SMALLEST = 16
+
+
+def allowance(limits: EngineLimits, cost: StepCost, *, decodes: int) -> int:
+    """Prompt tokens that one step may take, for all prompts together, budget aside.
+
+    `decodes`: streams that get a token in it.
+    """
+    if not decodes:
+        return limits.step_tokens_max
+    most = limits.prefill_chunk_busy_max
+    if not cost.known:
+        return most or UNMEASURED
+    left_s = limits.itl_target_ms / 1e3 - cost.decode_s(decodes)
+    within = min(cost.prefill_within(left_s), limits.step_tokens_max) if left_s > 0 else 0
+    chunk = max(int(within) // SMALLEST * SMALLEST, SMALLEST)
+    return chunk if most is None else min(chunk, most)
+
+
+def piece(remaining: int, allowed: int) -> int:
+    """How much of a prompt's `remaining` tokens to take now, in equal pieces: no crumb is left over."""
+    pieces = -(-remaining // allowed)
+    return -(-remaining // pieces)

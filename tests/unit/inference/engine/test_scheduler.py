@@ -135,31 +135,6 @@ def test_more_decodes_than_the_batch_take_turns() -> None:
     assert sorted(served) == [0, 1, 2, 3]
 
 
-def test_ending_frees_blocks_at_once() -> None:
-    """The pool is whole in the same breath, from every state."""
-    scheduler = _scheduler()
-    waiting = _add(scheduler, 9, 100, priority=9)
-    running = _add(scheduler, 1, 5)
-    paused = _add(scheduler, 2, 5)
-    _run(scheduler, waiting, running, paused)
-    scheduler.places.pause(paused)
-    for sequence in (running, paused, waiting):
-        scheduler.places.end(sequence)
-        scheduler.places.end(sequence)
-    assert scheduler.places.pool.free == scheduler.places.pool.total
-    assert scheduler.places.running == scheduler.places.queued == 0
-
-
-def test_parking_takes_the_blocks() -> None:
-    """A parked sequence holds nothing and counts as queued."""
-    scheduler = _scheduler()
-    a = _add(scheduler, 1, 8)
-    _run(scheduler, a)
-    scheduler.places.park(a)
-    assert scheduler.places.pool.free == scheduler.places.pool.total
-    assert scheduler.places.queued == 1
-
-
 def test_scarce_blocks_go_to_prompts_and_first_tokens() -> None:
     """Below the low watermark running streams take turns in a quarter of the batch."""
     scheduler = _scheduler(blocks=200, batch_max=8, step_tokens_max=12, prefill_chunk_busy_max=4)

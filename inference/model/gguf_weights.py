@@ -69,11 +69,19 @@ class GgufWeights:
         """Whether the file holds the tensor."""
         return _gguf_name(name) in self._tensors
 
+    def stored(self, name: str) -> tuple[str, torch.Tensor]:
+        """A matrix as the file keeps it: its quantization's name, and bytes [out, bytes of a row].
+
+        Rows stand in the order of `tensor`. Raises `ModelLoadError` when it is missing.
+        """
+        tensor = self._tensor(name)
+        data = np.array(tensor.data)  # a copy: torch takes no read-only memory map
+        rows = torch.from_numpy(data.view(np.uint8).reshape(data.shape[0], -1))
+        return tensor.tensor_type.name, self._in_order(name, rows)
+
     def tensor(self, name: str) -> torch.Tensor:
         """The tensor in fp32, query and key projections interleaved."""
-        tensor = self._tensors.get(_gguf_name(name))
-        if tensor is None:
-            raise ModelLoadError(f"tensor {name} is missing in {self._path}; use another file")
+        tensor = self._tensor(name)
         try:
             values = dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
         except NotImplementedError as error:
@@ -81,11 +89,19 @@ class GgufWeights:
                 f"quantization {tensor.tensor_type.name} of {self._path} is not supported; use a "
                 "Q4, Q5, Q6, Q8, F16 or BF16 file"
             ) from error
-        result = torch.from_numpy(np.ascontiguousarray(values))
+        return self._in_order(name, torch.from_numpy(np.ascontiguousarray(values)))
+
+    def _tensor(self, name: str) -> Any:
+        tensor = self._tensors.get(_gguf_name(name))
+        if tensor is None:
+            raise ModelLoadError(f"tensor {name} is missing in {self._path}; use another file")
+        return tensor
+
+    def _in_order(self, name: str, rows: torch.Tensor) -> torch.Tensor:
         # llama files have their queries and keys interleaved already, others as Hugging Face has.
         if self.config.architecture != "llama" and re.search(r"\.[qk]_proj\.", name):
-            result = interleave_pairs(result, self.config.head_dim)
-        return result
+            return interleave_pairs(rows, self.config.head_dim)
+        return rows
 
 
 def _gguf_name(name: str) -> str:

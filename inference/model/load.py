@@ -45,7 +45,7 @@ def load_model(
     `kv_cache_gib` (GiB for keys and values). `dtype`: `fp32` is the reference; `bf16` halves the
     memory and the time; `auto` is bf16 where the processor multiplies it natively, else fp32.
     `kv_cache_dtype` is how keys and values are kept; they are computed with in `dtype`.
-    `threads` 0: see `default_threads`. `progress` hears the share loaded, 0 to 1.
+    `threads` 0: see `default_threads` (three quarters of the cores). `progress` hears the share loaded, 0 to 1.
 
     Raises `ModelLoadError`, one line with what to do, when the path is missing, a file is damaged
     or half-downloaded, the architecture is unknown, or an option is outside its range.

@@ -139,8 +139,18 @@ def write_folder(folder: Path, config: dict[str, Any], *, shards: int = 1, seed:
     return folder
 
 
-def write_gguf(path: Path, config: dict[str, Any], *, seed: int = 0, pre: str = "gpt-2") -> Path:
-    """A GGUF file of the same model, laid out as the ggml project's converter does."""
+def write_gguf(
+    path: Path,
+    config: dict[str, Any],
+    *,
+    seed: int = 0,
+    pre: str = "gpt-2",
+    quantization: gguf.GGMLQuantizationType | None = None,
+) -> Path:
+    """A GGUF file of the same model, laid out as the ggml project's converter does.
+
+    With `quantization` its matrices are quantized, which wants sizes that are multiples of 32.
+    """
     name = config["model_type"]
     writer = gguf.GGUFWriter(path, name)
     writer.add_block_count(config["num_hidden_layers"])
@@ -156,7 +166,11 @@ def write_gguf(path: Path, config: dict[str, Any], *, seed: int = 0, pre: str = 
         values = tensor
         if name == "llama" and ("q_proj" in hf_name or "k_proj" in hf_name):
             values = _interleaved(tensor, config["head_dim"])
-        writer.add_tensor(_gguf_name(hf_name), values.numpy())
+        if quantization is None or values.dim() == 1:
+            writer.add_tensor(_gguf_name(hf_name), values.numpy())
+        else:
+            stored = gguf.quants.quantize(values.numpy(), quantization)
+            writer.add_tensor(_gguf_name(hf_name), stored, raw_dtype=quantization)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -1,0 +1,227 @@
+"""The `Runner` of a real model on the native step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from inference.engine.plan import PlanRow, Sampled, StepPlan
+from inference.engine.runner import ModelInfo
+from inference.model.config import ModelConfig
+from inference.model.errors import ModelLoadError
+from inference.model.logit_edits import wants_edits
+from inference.model.sampler import TEMPERATURE_MIN, sample
+from inference.model.weights import WeightSource
+from inference.native.library import Library, ModelShape, NativeModel, NormSlot, Slot
+from inference.native.weights import GROUP, read_levels, stack
+
+__all__ = ["NativeRunner", "load_native", "why_unsupported"]
+
+KEY_LANES = 16
+
+Ints = NDArray[np.int32]
+Floats = NDArray[np.float32]
+
+
+def why_unsupported(config: ModelConfig, block_size: int) -> str | None:
+    """What keeps the native step from a model, in words; None when nothing does."""
+    for name, size in (
+        ("hidden size", config.hidden_size),
+        ("MLP size", config.mlp_size),
+        ("size of all queries", config.head_count * config.head_dim),
+    ):
+        if size % GROUP:
+            return f"{name} {size} is no multiple of {GROUP}"
+    for name, size in (("head size", config.head_dim), ("block size", block_size)):
+        if size % KEY_LANES:
+            return f"{name} {size} is no multiple of {KEY_LANES}"
+    return None
+
+
+class NativeRunner:
+    """Computes steps in the library, and samples what is not plainly the likeliest token in torch."""
+
+    def __init__(self, info: ModelInfo, model: NativeModel) -> None:
+        self._info = info
+        self._model = model
+        self._logits: Floats = np.empty((0, info.vocab_size), np.float32)
+
+    @property
+    def info(self) -> ModelInfo:
+        """What is served."""
+        return self._info
+
+    def run(self, plan: StepPlan) -> list[Sampled]:
+        """Compute one step; a row's result is the same, bit for bit, alone and among others."""
+        samplers = [row for row in plan.rows if row.sample]
+        logits, greedy = self.forward(plan)
+        drawn = [i for i, row in enumerate(samplers) if not _plainly_greedy(row)]
+        results = [
+            Sampled(row.sequence_id, token_id)
+            for row, token_id in zip(samplers, greedy.tolist(), strict=True)
+        ]
+        if drawn:
+            some = torch.from_numpy(logits if len(drawn) == len(samplers) else logits[drawn])
+            with torch.inference_mode():
+                chosen = sample(some, [samplers[i] for i in drawn])
+            for index, sampled in zip(drawn, chosen, strict=True):
+                results[index] = sampled
+        return results
+
+    def forward(self, plan: StepPlan) -> tuple[Floats, Ints]:
+        """Logits [samplers, vocab] of the rows that sample, good until the next step; and the likeliest ids."""
+        token_ids: list[int] = []
+        positions: list[int] = []
+        tables: list[int] = []
+        table_starts: list[int] = []
+        sampled: list[int] = []
+        for row in plan.rows:
+            count = len(row.token_ids)
+            token_ids += row.token_ids
+            positions += range(row.start, row.start + count)
+            table_starts += [len(tables)] * count
+            tables += row.block_table
+            if row.sample:
+                sampled.append(len(token_ids) - 1)
+        logits = self._logits_for(len(sampled))
+        greedy = np.empty(len(sampled), np.int32)
+        if token_ids:
+            self._model.step(
+                token_ids=_ints(token_ids),
+                positions=_ints(positions),
+                tables=_ints(tables),
+                table_starts=_ints(table_starts),
+                sampled=_ints(sampled),
+                logits=logits,
+                greedy=greedy,
+            )
+        return logits, greedy
+
+    def _logits_for(self, rows: int) -> Floats:
+        if rows > len(self._logits):
+            self._logits = np.empty((rows, self._info.vocab_size), np.float32)
+        return self._logits[:rows]
+
+    def release(self, sequence_id: int) -> None:
+        """Nothing is kept per sequence beside its blocks, which are the engine's."""
+
+    def close(self) -> None:
+        """Give back weights, cache and threads."""
+        self._model.close()
+
+
+def _plainly_greedy(row: PlanRow) -> bool:
+    sampling = row.sampling
+    return (
+        sampling.temperature <= TEMPERATURE_MIN
+        and sampling.logprobs is None
+        and not wants_edits(row)
+    )
+
+
+def _ints(values: list[int]) -> Ints:
+    return np.array(values, np.int32)
+
+
+def load_native(
+    library: Library,
+    source: WeightSource,
+    info: ModelInfo,
+    threads: int,
+    progress: Callable[[float], None],
+    path: str | None = None,
+) -> NativeRunner:
+    """Read all weights into the library; `progress` hears the share done, 0 to 1.
+
+    `path` is an instruction set of `library.paths()`; None: the fastest. Ask `why_unsupported`
+    first. Raises `ModelLoadError` for a missing or damaged tensor, `MemoryError` for want of memory.
+    """
+    model = NativeModel(library, _shape(source.config, info), path or library.fastest_path, threads)
+    _fill(model, source, progress)
+    return NativeRunner(info, model)
+
+
+def _shape(config: ModelConfig, info: ModelInfo) -> ModelShape:
+    return ModelShape(
+        layers=config.layer_count,
+        hidden=config.hidden_size,
+        mlp=config.mlp_size,
+        heads=config.head_count,
+        kv_heads=config.kv_head_count,
+        head_dim=config.head_dim,
+        vocab=config.vocab_size,
+        block_size=info.block_size,
+        blocks=info.total_blocks,
+        context=info.context_length,
+        norm_eps=config.norm_eps,
+        tied_head=config.tied_head,
+    )
+
+
+def _fill(model: NativeModel, source: WeightSource, progress: Callable[[float], None]) -> None:
+    config = source.config
+    hidden, mlp, vocab = config.hidden_size, config.mlp_size, config.vocab_size
+    queries = config.head_count * config.head_dim
+
+    def norm(slot: NormSlot, layer: int, name: str) -> None:
+        model.set_norm(slot, layer, _vector(source, f"{name}.weight", hidden))
+
+    def matrix(slot: Slot, layer: int, shape: tuple[int, int], *names: str) -> None:
+        levels = stack([read_levels(source, f"{name}.weight") for name in names])
+        if levels.levels.shape != shape:
+            raise _misshapen(names[0], levels.levels.shape, shape)
+        model.set_matrix(slot, layer, levels, _bias(source, names, shape[0]))
+
+    model.set_frequencies(_frequencies(config))
+    norm(NormSlot.FINAL, 0, "model.norm")
+    matrix(Slot.EMBEDDING, 0, (vocab, hidden), "model.embed_tokens")
+    if not config.tied_head:
+        matrix(Slot.HEAD, 0, (vocab, hidden), "lm_head")
+    for layer in range(config.layer_count):
+        root = f"model.layers.{layer}"
+        norm(NormSlot.ATTENTION, layer, f"{root}.input_layernorm")
+        norm(NormSlot.MLP, layer, f"{root}.post_attention_layernorm")
+        projections = [f"{root}.self_attn.{part}_proj" for part in "qkv"]
+        rows = queries + 2 * config.kv_head_count * config.head_dim
+        matrix(Slot.QKV, layer, (rows, hidden), *projections)
+        matrix(Slot.OUTPUT, layer, (hidden, queries), f"{root}.self_attn.o_proj")
+        wide = (f"{root}.mlp.gate_proj", f"{root}.mlp.up_proj")
+        matrix(Slot.GATE_UP, layer, (2 * mlp, hidden), *wide)
+        matrix(Slot.DOWN, layer, (hidden, mlp), f"{root}.mlp.down_proj")
+        progress((layer + 1) / config.layer_count)
+
+
+def _vector(source: WeightSource, name: str, size: int) -> Floats:
+    values: Floats = source.tensor(name).to(torch.float32).contiguous().numpy()
+    if values.shape != (size,):
+        raise _misshapen(name, values.shape, (size,))
+    return values
+
+
+def _bias(source: WeightSource, names: tuple[str, ...], size: int) -> Floats | None:
+    """The projections' biases behind each other; None when the model has none."""
+    if not source.has(f"{names[0]}.bias"):
+        return None
+    parts = [source.tensor(f"{name}.bias").to(torch.float32).numpy() for name in names]
+    bias = np.concatenate(parts)
+    if bias.shape != (size,):
+        raise _misshapen(f"{names[0]}.bias", bias.shape, (size,))
+    return bias
+
+
+def _misshapen(name: str, shape: tuple[int, ...], expected: tuple[int, ...]) -> ModelLoadError:
+    # The library trusts sizes: a tensor that differs would be read past its end.
+    return ModelLoadError(
+        f"tensor {name} has shape {shape} instead of {expected}; download the model again"
+    )
+
+
+def _frequencies(config: ModelConfig) -> Floats:
+    """Radians per position of each rotated pair, as `inference.model.transformer` has them."""
+    pairs = torch.arange(0, config.head_dim, 2, dtype=torch.float32) / config.head_dim
+    rates = 1.0 / (config.rope_base**pairs * torch.tensor(config.rope_divisors))
+    values: Floats = rates.numpy()
+    return values

@@ -1,0 +1,106 @@
+// What is done to one token's vector between products.
+#pragma once
+
+#include "kernels.h"
+#include "vector.h"
+
+namespace seedance {
+namespace {
+
+constexpr float LEVEL_MAX = 127.0f;
+
+// One part: its scale, and the sum of its values.
+template <int PART>
+inline float quantize_part(const float* in, int8_t* levels, float* scale) {
+    FewFloats largest = {};
+    for (int i = 0; i < PART; i += FEW_LANES) {
+        const FewFloats x = load<FewFloats>(in + i);
+        largest = larger(largest, larger(x, -x));
+    }
+    const float peak = largest_of(largest);
+    const float inverse = peak > 0.0f ? LEVEL_MAX / peak : 0.0f;
+    FewFloats total = {};
+    for (int i = 0; i < PART; i += FEW_LANES) {
+        const FewFloats shifted = load<FewFloats>(in + i) * inverse + ROUNDER;
+        const FewInts level = bits_as<FewInts>(shifted) - ROUNDER_BITS;
+        store(levels + i, __builtin_convertvector(level, FewBytes));
+        total += shifted - ROUNDER;
+    }
+    *scale = peak / LEVEL_MAX;
+    return *scale * sum_of(total);
+}
+
+template <int PART>
+inline void quantize_parts(const float* in, const Activations& out, int token) {
+    int8_t* levels = out.levels_of(token);
+    float* scales = out.scales_of(token);
+    float* sums = out.sums_of(token);
+    for (int g = 0; g < out.groups(); g++) {
+        sums[g] = 0.0f;
+        for (int p = 0; p < GROUP; p += PART)
+            sums[g] += quantize_part<PART>(in + p, levels + p, scales++);
+        in += GROUP;
+        levels += GROUP;
+    }
+}
+
+void quantize(const float* in, const Activations& out, int token) {
+    if (out.part == FINE) quantize_parts<FINE>(in, out, token);
+    else quantize_parts<COARSE>(in, out, token);
+}
+
+void norm_quantize(const float* in, const float* norm, float eps, float* scratch,
+                   const Activations& out, int token) {
+    Floats squares = all(0.0f);
+    for (int i = 0; i < out.columns; i += LANES) {
+        const Floats x = load<Floats>(in + i);
+        squares += x * x;
+    }
+    const float mean = sum_of(squares) / static_cast<float>(out.columns);
+    const float factor = 1.0f / __builtin_sqrtf(mean + eps);
+    for (int i = 0; i < out.columns; i += LANES)
+        store(scratch + i, load<Floats>(in + i) * factor * load<Floats>(norm + i));
+    quantize(scratch, out, token);
+}
+
+void swiglu_quantize(const float* in, float* scratch, const Activations& out, int token) {
+    const float* gates = in;
+    const float* ups = in + out.columns;
+    for (int i = 0; i < out.columns; i += LANES) {
+        const Floats gate = load<Floats>(gates + i);
+        store(scratch + i, gate / (exp_of(-gate) + 1.0f) * load<Floats>(ups + i));
+    }
+    quantize(scratch, out, token);
+}
+
+int argmax(const float* values, int count) {
+    Floats largest = all(-__builtin_inff());
+    int i = 0;
+    for (; i + LANES <= count; i += LANES) largest = larger(largest, load<Floats>(values + i));
+    float peak = largest_of(largest);
+    for (; i < count; i++) peak = values[i] > peak ? values[i] : peak;
+    int index = 0;
+    while (index < count - 1 && values[index] != peak) index++;
+    return index;
+}
+
+void dequantize_row(const Matrix& matrix, int row, float* out) {
+    const int inside = row % STRIP_ROWS;
+    const uint8_t* block = matrix.strip(row / STRIP_ROWS);
+    const int size = block_bytes(matrix.bits), levels = level_bytes(matrix.bits);
+    for (int g = 0; g < matrix.groups(); g++, block += size) {
+        uint16_t scale, minimum;
+        std::memcpy(&scale, block + levels + inside * 2, sizeof scale);
+        std::memcpy(&minimum, block + levels + FACTOR_BYTES + inside * 2, sizeof minimum);
+        for (int i = 0; i < GROUP; i++) {
+            const int quad = i / QUAD, at = inside * QUAD + i % QUAD;
+            const int half = QUADS / 2;
+            int level = block[(matrix.bits == 8 ? quad : quad % half) * QUAD_BYTES + at];
+            if (matrix.bits == 4) level = quad < half ? level & 0x0F : level >> 4;
+            out[g * GROUP + i] = from_fp16(scale) * static_cast<float>(level) + from_fp16(minimum);
+        }
+    }
+}
+
+}  // namespace
+}  // namespace seedance

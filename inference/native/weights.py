@@ -1,0 +1,116 @@
+"""Matrices as levels: the one form that every quantization is brought into for the native step.
+
+    weight = scale * level + minimum       level: 0 .. 15 (4 bits) or 0 .. 255 (8 bits)
+
+with one scale and one minimum per row and group of 32 columns. What a GGUF file holds in Q4_0,
+Q4_1 or Q8_0 is taken over as it is, to the bit; everything else is quantized to 8 bits here.
+Formats: the GGUF specification of the ggml project.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from inference.model.gguf_weights import GgufWeights
+from inference.model.weights import WeightSource
+
+__all__ = ["GROUP", "Levels", "quantize", "read_levels", "stack"]
+
+GROUP = 32
+ZERO_4, ZERO_8 = 8, 128  # the levels that stand for zero in Q4_0 and in 8 bits
+LEVEL_PEAK = 127
+
+Bytes = NDArray[np.uint8]
+Halves = NDArray[np.float16]
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """A quantized matrix: levels [rows, columns], scales and minima [rows, columns / GROUP]."""
+
+    bits: int
+    levels: Bytes
+    scales: Halves
+    minima: Halves
+
+    def values(self) -> NDArray[np.float32]:
+        """The matrix [rows, columns]."""
+        rows, groups = self.scales.shape
+        levels = self.levels.reshape(rows, groups, GROUP).astype(np.float32)
+        scaled = levels * self.scales[..., None].astype(np.float32)
+        return (scaled + self.minima[..., None].astype(np.float32)).reshape(rows, -1)
+
+
+def _halves(blocks: Bytes, start: int) -> Halves:
+    return np.ascontiguousarray(blocks[..., start : start + 2]).view(np.float16)[..., 0]
+
+
+def _nibbles(packed: Bytes) -> Bytes:
+    """Low halves are the first 16 columns of a group, high halves the last."""
+    levels = np.concatenate([packed & 0x0F, packed >> 4], axis=-1)
+    return levels.reshape(packed.shape[0], -1)
+
+
+def _from_q4_0(blocks: Bytes) -> Levels:
+    """A block: | scale | 16 bytes of levels |, value = scale * (level - 8)."""
+    scales = _halves(blocks, 0)
+    return Levels(4, _nibbles(blocks[..., 2:]), scales, scales * np.float16(-ZERO_4))
+
+
+def _from_q4_1(blocks: Bytes) -> Levels:
+    """A block: | scale | minimum | 16 bytes of levels |."""
+    return Levels(4, _nibbles(blocks[..., 4:]), _halves(blocks, 0), _halves(blocks, 2))
+
+
+def _from_q8_0(blocks: Bytes) -> Levels:
+    """A block: | scale | 32 signed levels |; with the sign bit turned they count from -128."""
+    scales = _halves(blocks, 0)
+    levels = (blocks[..., 2:] ^ np.uint8(ZERO_8)).reshape(blocks.shape[0], -1)
+    return Levels(8, levels, scales, scales * np.float16(-ZERO_8))
+
+
+# By GGUF's name: bytes of a block of 32 weights, and how it is read.
+_READERS: dict[str, tuple[int, Callable[[Bytes], Levels]]] = {
+    "Q4_0": (18, _from_q4_0),
+    "Q4_1": (20, _from_q4_1),
+    "Q8_0": (34, _from_q8_0),
+}
+
+
+def quantize(matrix: NDArray[np.float32]) -> Levels:
+    """Levels of 8 bits around zero; the error of a weight is at most half its group's scale."""
+    rows, columns = matrix.shape
+    groups = matrix.reshape(rows, columns // GROUP, GROUP)
+    scales = (np.abs(groups).max(axis=-1) / LEVEL_PEAK).astype(np.float16)
+    # The rounded scale may be a little too small for the largest weight, or zero.
+    divisors = np.where(scales == 0, 1, scales).astype(np.float32)
+    levels = np.clip(np.rint(groups / divisors[..., None]), -LEVEL_PEAK, LEVEL_PEAK) + ZERO_8
+    return Levels(
+        8, levels.astype(np.uint8).reshape(rows, columns), scales, scales * np.float16(-ZERO_8)
+    )
+
+
+def stack(parts: Sequence[Levels]) -> Levels:
+    """Matrices with equal columns below each other; 4-bit levels among 8-bit ones keep their values."""
+    return Levels(
+        max(part.bits for part in parts),
+        np.concatenate([part.levels for part in parts]),
+        np.concatenate([part.scales for part in parts]),
+        np.concatenate([part.minima for part in parts]),
+    )
+
+
+def read_levels(source: WeightSource, name: str) -> Levels:
+    """A matrix of the model, by Hugging Face's name. Raises `ModelLoadError` as the source does."""
+    if isinstance(source, GgufWeights):
+        kind, stored = source.stored(name)
+        if kind in _READERS:
+            block_bytes, read = _READERS[kind]
+            data = stored.numpy()
+            return read(data.reshape(data.shape[0], -1, block_bytes))
+    return quantize(source.tensor(name).to(torch.float32).numpy())

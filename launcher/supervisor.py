@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from launcher.blueprint import ProcessSpec
+from launcher.environment import environment_for
 from launcher.meshfile import RunningProcess, write_mesh
 from launcher.probes import serves
 from mesh.lifecycle import die_with_parent
@@ -144,7 +145,7 @@ class Supervisor:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=self._environment,
+                env=environment_for(spec.kind, self._environment),
                 # Its own group: Ctrl-C in the terminal reaches the supervisor alone, which ends the
                 # others in order. Should the supervisor be killed, the kernel ends them.
                 start_new_session=True,

@@ -22,7 +22,9 @@ def _spec(folder: Path, name: str, *argv: str) -> ProcessSpec:
 
 async def test_a_program_that_is_not_there_is_said(tmp_path: Path) -> None:
     """Nobody waits for a process that cannot even be started."""
-    supervisor = Supervisor([_spec(tmp_path, "g", str(tmp_path / "none"))], tmp_path)
+    supervisor = Supervisor(
+        [_spec(tmp_path, "g", str(tmp_path / "none"))], tmp_path, environment={}
+    )
     with pytest.raises(StartFailedError, match="cannot keep g running: No such file"):
         await supervisor.start()
     await supervisor.stop()
@@ -35,7 +37,9 @@ async def test_nothing_is_started_again_while_the_mesh_ends(tmp_path: Path) -> N
         _spec(tmp_path, "slow", "sh", "-c", SLOW_TO_END),
         _spec(tmp_path, "short", "sh", "-c", "exit 1"),
     ]
-    supervisor = Supervisor(specs, tmp_path, on_change=lambda *what: told.append(what))
+    supervisor = Supervisor(
+        specs, tmp_path, environment={}, on_change=lambda *what: told.append(what)
+    )
     starting = asyncio.create_task(supervisor.start())
     await wait_until(lambda: ("short", "ended (1)") in told and ("slow", "started") in told)
     starts = told.count(("short", "started"))

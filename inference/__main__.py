@@ -50,6 +50,7 @@ def load_engine(settings: InferenceSettings) -> tuple[Runner, Preparer]:
             dtype=settings.dtype,
             kv_cache_dtype=settings.kv_cache_dtype,
             threads=settings.threads,
+            cpu_backend=settings.cpu_backend,
             progress=None,
         )
     except ModelLoadError as error:

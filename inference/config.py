@@ -67,6 +67,11 @@ class InferenceSettings(ServiceSettings):
         description="How keys and values are held: auto, fp32, fp16, bf16.",
     )
     threads: int = Field(0, ge=0, description="Compute threads; 0: as the machine allows.")
+    cpu_backend: str = Field(
+        "auto",
+        pattern="^(auto|native|torch)$",
+        description="What computes on a CPU: auto, native (built once by a C++ compiler), torch.",
+    )
     block_size: int = Field(64, ge=1, le=1024, description="Tokens in a KV block.")
     kv_blocks: int | None = Field(
         None, ge=1, description="KV blocks; empty: what kv_cache_gib holds."

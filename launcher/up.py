@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
-import hashlib
 import os
-import secrets
 import signal
 import sys
 from collections.abc import Iterator
@@ -16,15 +14,13 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 
-from launcher.blueprint import LOCAL_TENANT, ProcessSpec, UpOptions, build
+from launcher.blueprint import ProcessSpec, UpOptions, build
+from launcher.environment import mesh_environment, unknown_to_all
 from launcher.ports import is_free
 from launcher.supervisor import StartFailedError, Supervisor
 from mesh.settings import exit_with
 
-__all__ = ["LOCAL_KEY", "run_up"]
-
-# On loopback only, where callers without a key are welcome as well.
-LOCAL_KEY = "local"
+__all__ = ["run_up"]
 
 
 @contextlib.contextmanager
@@ -43,19 +39,6 @@ def _sole_owner(data: Path) -> Iterator[None]:
         yield
 
 
-def _environment() -> dict[str, str]:
-    """What the processes are told beside their flags, because a list of processes is public.
-
-    The mesh's secret is made anew at every start. Programs that insist on sending a key, such as
-    OpenAI's clients, may send `local`, unless the environment names the keys.
-    """
-    digest = hashlib.sha256(LOCAL_KEY.encode()).hexdigest()
-    return {
-        "SEEDANCE_MESH_SECRET": secrets.token_urlsafe(32),
-        "SEEDANCE_KEYS": os.environ.get("SEEDANCE_KEYS", f"{LOCAL_TENANT}:{digest}"),
-    }
-
-
 def _progress() -> Progress:
     return Progress(
         SpinnerColumn(),
@@ -70,16 +53,16 @@ def _progress() -> Progress:
 class _Board:
     """Shows how many processes serve while the mesh starts, and what dies afterwards."""
 
-    def __init__(self, progress: Progress, total: int) -> None:
+    def __init__(self, progress: Progress, total: int, *, restart: bool) -> None:
         self._progress = progress
+        self._then = ", starting again" if restart else ""
         self._task = progress.add_task("starting the mesh", total=total)
-        self.started = False
 
     def tell(self, name: str, what: str) -> None:
         if what == "serving":
             self._progress.update(self._task, advance=1, description=f"{name} serves")
         elif what.startswith("ended"):
-            sys.stderr.write(f"seedance: {name} {what}, starting again\n")
+            sys.stderr.write(f"seedance: {name} {what}{self._then}\n")
 
 
 async def _run(specs: list[ProcessSpec], options: UpOptions, *, restart: bool) -> None:
@@ -93,11 +76,11 @@ async def _run(specs: list[ProcessSpec], options: UpOptions, *, restart: bool) -
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(signum, interrupt)
     with _progress() as progress:
-        board = _Board(progress, len(specs))
+        board = _Board(progress, len(specs), restart=restart)
         supervisor = Supervisor(
             specs,
             options.data,
-            environment=_environment(),
+            environment=mesh_environment(os.environ),
             restart=restart,
             on_change=board.tell,
         )
@@ -137,6 +120,8 @@ async def _stop(supervisor: Supervisor, at_once: asyncio.Event) -> None:
 
 def run_up(options: UpOptions, *, restart: bool = True) -> None:
     """Start the mesh, print `ready http://…`, keep it alive until SIGINT or SIGTERM, end it all."""
+    if unknown := unknown_to_all(os.environ):
+        exit_with(f"unknown environment variable {unknown[0]}; docs/operations.md lists them all")
     if not is_free(options.port):
         exit_with(f"port {options.port} is in use; choose another with --port")
     with _sole_owner(options.data):

@@ -15,7 +15,7 @@ from inference.model.kv_cache import KvCache
 from inference.model.sampler import sample
 from inference.model.transformer import Transformer
 
-__all__ = ["TorchRunner", "default_threads"]
+__all__ = ["TorchRunner", "default_threads", "physical_cores"]
 
 CPU_TOPOLOGY = Path("/sys/devices/system/cpu")
 
@@ -29,12 +29,17 @@ def default_threads() -> int:
     threads took 750 ms for a step (median) that one thread did in 46 ms; with the cores to
     themselves they took 24 ms against 34. Somebody who has the cores to spare says so.
     """
+    cores = physical_cores()
+    return max(1, cores - math.ceil(cores / 4))
+
+
+def physical_cores() -> int:
+    """Cores this process may run on, each counted once however many threads it has in hardware."""
     try:
         usable = os.sched_getaffinity(0)
     except AttributeError:  # not every system can say
         usable = set(range(os.cpu_count() or 1))
-    cores = len({_core(cpu) for cpu in usable})
-    return max(1, cores - math.ceil(cores / 4))
+    return len({_core(cpu) for cpu in usable})
 
 
 def _core(cpu: int) -> str:

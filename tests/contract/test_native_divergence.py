@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.default_model import default_model_path
 
 from inference.model.gguf_weights import GgufWeights
 from inference.model.text_files import text_of_gguf
+from tests.support.default_model import default_model_path
 from tests.support.native_models import (
     divergence,
     native_library,

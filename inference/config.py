@@ -72,6 +72,9 @@ class InferenceSettings(ServiceSettings):
         pattern="^(auto|native|torch)$",
         description="What computes on a CPU: auto, native (built once by a C++ compiler), torch.",
     )
+    native_library: Path | None = Field(
+        None, description="The native step built ahead (`python -m inference.native.build DIR`)."
+    )
     block_size: int = Field(64, ge=1, le=1024, description="Tokens in a KV block.")
     kv_blocks: int | None = Field(
         None, ge=1, description="KV blocks; empty: what kv_cache_gib holds."

@@ -9,8 +9,9 @@ __all__ = ["allowance", "piece"]
 
 # Before the machine is measured; a chunk of 64 is felt by nobody much on any.
 UNMEASURED = 64
-# Even where decoding alone breaks the promise, prompts go on by this much.
-SMALLEST = 16
+# Chunks are cut in this grain; even where decoding alone breaks the promise, prompts go on by two.
+GRAIN = 16
+SMALLEST = 32
 
 
 def allowance(limits: EngineLimits, cost: StepCost, *, decodes: int) -> int:
@@ -25,7 +26,7 @@ def allowance(limits: EngineLimits, cost: StepCost, *, decodes: int) -> int:
         return most or UNMEASURED
     left_s = limits.itl_target_ms / 1e3 - cost.decode_s(decodes)
     within = min(cost.prefill_within(left_s), limits.step_tokens_max) if left_s > 0 else 0
-    chunk = max(int(within) // SMALLEST * SMALLEST, SMALLEST)
+    chunk = max(int(within) // GRAIN * GRAIN, SMALLEST)
     return chunk if most is None else min(chunk, most)
 
 

@@ -111,7 +111,7 @@ class Delivery:
         if not self.windowed:
             # TCP is a simple client's acknowledgement; the ring is for its first `ack`.
             self.log.acknowledge(self.log.next_seq - self.rules.window.max)
-        elif len(self.log) > self.rules.log_entries_max:
+        elif len(self.log) > self.rules.log_entries_max and self.link is not LinkState.DOWN:
             self.out.append(CloseLink(CloseCode.TIMEOUT, "frames are not acknowledged"))
             self.down()
 

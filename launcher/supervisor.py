@@ -117,10 +117,11 @@ class Supervisor:
             self._publish()
             if self._stopping:
                 return
-            self._on_change(spec.name, f"ended ({code})")
             if code == EXIT_USAGE:
                 self._fail(spec)
                 return
+            ended = f"ended ({code})"
+            self._on_change(spec.name, f"{ended}, starting again" if self._restart else ended)
             if not self._restart:
                 return
             if loop.time() - born > HEALTHY_AFTER_S:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
+import logging
 from typing import Protocol
 
 from mesh.clock import Clock
 
 __all__ = ["Timed", "TimerWheel"]
+
+log = logging.getLogger("gateway")
 
 # Deadlines closer together than this are served together.
 GRAIN_S = 0.05
@@ -74,5 +77,11 @@ class TimerWheel:
             at, _, timed = heapq.heappop(self._heap)
             if timed.armed_at == at:
                 timed.armed_at = float("inf")
-                timed.on_time(now)
+                self._tell(timed, now)
         self._schedule()
+
+    def _tell(self, timed: Timed, now: float) -> None:
+        try:
+            timed.on_time(now)
+        except Exception:  # one session's fault must not stop everybody's time
+            log.exception("a deadline could not be served")

@@ -1,7 +1,7 @@
 """One frozen settings class per service: read once, checked together, never read again.
 
 A service derives its class from `ServiceSettings` and documents every field. Values come from the
-environment as `SEEDANCE_<FIELD>`; a `SEEDANCE_…` variable that no service knows is refused, so that
+environment as `SEEDANCE_<FIELD>`; a `SEEDANCE_…` variable that it does not know is refused, so that
 a typing error is found at start and not in production.
 """
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
+import logging
 from typing import Protocol
 
 from mesh.clock import Clock
 
 __all__ = ["Timed", "TimerWheel"]
+
+log = logging.getLogger("gateway")
 
 # Deadlines closer together than this are served together.
 GRAIN_S = 0.05
@@ -79,5 +82,11 @@ class TimerWheel:
         # Who arms for a time that has passed waits for the next round: served in this one, it could
         # hold the loop for ever.
         for timed in due:
-            timed.on_time(now)
+            self._tell(timed, now)
         self._schedule()
+
+    def _tell(self, timed: Timed, now: float) -> None:
+        try:
+            timed.on_time(now)
+        except Exception:  # one session's fault must not stop everybody's time
+            log.exception("a deadline could not be served")

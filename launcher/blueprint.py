@@ -16,6 +16,9 @@ LOCAL_TENANT = "local"
 # Two of what a client's stream runs through, so that killing one is survivable.
 INSTANCES_DEFAULT = 2
 LOG_FOLDER = "logs"
+# What a service has to drain before Ctrl-C kills it: well below the supervisor's STOP_GRACE_S, so that
+# its last word (the bill of what it cuts off) is written.
+DRAIN_GRACE_S = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,7 @@ class ProcessSpec:
 
 def _service(options: UpOptions, kind: str, name: str, port: int, *flags: str) -> ProcessSpec:
     common = ["--host", HOST, "--port", str(port), "--log-level", options.log_level]
+    common += ["--drain-grace-s", str(DRAIN_GRACE_S)]
     if options.otlp_endpoint:
         common += ["--otlp-endpoint", options.otlp_endpoint]
     return ProcessSpec(

@@ -53,16 +53,16 @@ def _progress() -> Progress:
 class _Board:
     """Shows how many processes serve while the mesh starts, and what dies afterwards."""
 
-    def __init__(self, progress: Progress, total: int) -> None:
+    def __init__(self, progress: Progress, total: int, *, restart: bool) -> None:
         self._progress = progress
+        self._then = ", starting again" if restart else ""
         self._task = progress.add_task("starting the mesh", total=total)
-        self.started = False
 
     def tell(self, name: str, what: str) -> None:
         if what == "serving":
             self._progress.update(self._task, advance=1, description=f"{name} serves")
         elif what.startswith("ended"):
-            sys.stderr.write(f"seedance: {name} {what}, starting again\n")
+            sys.stderr.write(f"seedance: {name} {what}{self._then}\n")
 
 
 async def _run(specs: list[ProcessSpec], options: UpOptions, *, restart: bool) -> None:
@@ -76,7 +76,7 @@ async def _run(specs: list[ProcessSpec], options: UpOptions, *, restart: bool) -
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(signum, interrupt)
     with _progress() as progress:
-        board = _Board(progress, len(specs))
+        board = _Board(progress, len(specs), restart=restart)
         supervisor = Supervisor(
             specs,
             options.data,

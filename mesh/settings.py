@@ -1,7 +1,7 @@
 """One frozen settings class per service: read once, checked together, never read again.
 
 A service derives its class from `ServiceSettings` and documents every field. Values come from the
-environment as `SEEDANCE_<FIELD>`; a `SEEDANCE_…` variable that no service knows is refused, so that
+environment as `SEEDANCE_<FIELD>`; a `SEEDANCE_…` variable that it does not know is refused, so that
 a typing error is found at start and not in production.
 """
 
@@ -20,7 +20,9 @@ ENV_PREFIX = "SEEDANCE_"
 EXIT_USAGE = 2
 
 # Variables that are read by something else than a service's settings class.
-FOREIGN_VARIABLES = frozenset({"SEEDANCE_TEST_POSTGRES", "SEEDANCE_TEST_REDIS", "SEEDANCE_CACHE"})
+FOREIGN_VARIABLES = frozenset(
+    {"SEEDANCE_API_KEY", "SEEDANCE_CACHE", "SEEDANCE_TEST_POSTGRES", "SEEDANCE_TEST_REDIS"}
+)
 
 S = TypeVar("S", bound="ServiceSettings")
 

@@ -12,16 +12,17 @@ from inference.model.config import ModelConfig
 from inference.model.errors import ModelLoadError
 from inference.model.safetensors_weights import SafetensorsWeights
 from inference.native.build import BuildError, find_compiler
-from tests.support.tiny_models import save_tiny_llama
+from tests.support.tiny_models import LLAMA, write_folder
 
 CPU = torch.device("cpu")
+# A shape that the native step has tiles for.
+TILED = {"hidden_size": 64, "num_attention_heads": 4, "head_dim": 16}
 
 
 @pytest.fixture
 def config(tmp_path: Path) -> ModelConfig:
     """A tiny Llama's shape."""
-    save_tiny_llama(tmp_path)
-    return SafetensorsWeights(tmp_path).config
+    return SafetensorsWeights(write_folder(tmp_path, LLAMA | TILED)).config
 
 
 def _ask(wanted: str, config: ModelConfig, **options: object) -> object:

@@ -58,7 +58,7 @@ def load_model(
     _check_options(block_size, dtype, kv_cache_dtype)
     source, text = _open(path)
     config = source.config
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = _device()
     library = choose_library(
         cpu_backend,
         config,
@@ -79,16 +79,22 @@ def load_model(
         block_size=block_size,
         total_blocks=kv_blocks or blocks_that_fit(config, block_size, kept, kv_cache_gib),
     )
-    hear = progress or (lambda _share: None)
+    hear = progress or _nobody_hears
     preparer = HfPreparer(text.tokenizer, text.template, config.vocab_size)
     if library is not None:
-        # Torch only samples then.
-        torch.set_num_threads(1)
+        torch.set_num_threads(1)  # it only samples
         return load_native(library, source, info, threads or native_threads(), hear), preparer
     torch.set_num_threads(threads or default_threads())
-    model = load_transformer(source, compute, device, hear)
     cache = KvCache(config, info.total_blocks, block_size, kept, device)
-    return TorchRunner(info, model, cache), preparer
+    return TorchRunner(info, load_transformer(source, compute, device, hear), cache), preparer
+
+
+def _device() -> torch.device:
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def _nobody_hears(_share: float) -> None:
+    """Progress that is not asked for."""
 
 
 def _check_options(block_size: int, dtype: str, kv_cache_dtype: str) -> None:

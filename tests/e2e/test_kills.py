@@ -71,7 +71,7 @@ def _ready(mesh: LocalMesh) -> None:
         try:
             for gateway in mesh.processes("gateway"):
                 urllib.request.urlopen(f"http://{gateway.address}/readyz", timeout=2).close()
-        except OSError:
+        except (OSError, websockets.InvalidMessage):  # not yet there, or just dying
             return False
         return len(mesh.processes("gateway")) == 2
 
@@ -113,7 +113,7 @@ async def _first_answer(url: str) -> str:
     while True:
         try:
             socket = await websockets.connect(url)
-        except OSError:
+        except (OSError, websockets.InvalidMessage):  # not yet there, or just dying
             await asyncio.sleep(0.01)
             continue
         async with socket:
@@ -126,9 +126,12 @@ def test_a_gateway_just_started_knows_its_instances(mesh: LocalMesh) -> None:
     """CASES 48: whoever connects the moment it listens is served, not told to come again."""
     _ready(mesh)
     url = f"ws://{mesh.named('gateway-0').address}/v2/infer"
+    before = _usage(mesh)["requests"]
     pid = mesh.kill("gateway-0")
     assert asyncio.run(asyncio.wait_for(_first_answer(url), 20)) == "accepted"
     mesh.back("gateway-0", pid)
+    # Its bill is written before another test counts.
+    wait_until_sync(lambda: _counted(mesh) == before + 1, within_s=10)
 
 
 def test_the_bill_survives_metering(mesh: LocalMesh) -> None:

@@ -84,3 +84,13 @@ def test_it_pings_after_30_s_of_silence_and_closes_15_s_later() -> None:
     [effect] = connection.tick(185)
     assert isinstance(effect, CloseSocket)
     assert effect.code is CloseCode.TIMEOUT
+
+
+def test_after_the_timeout_no_deadline_is_left() -> None:
+    """A closed connection asks for no more time: nothing that holds the loop at a past deadline."""
+    connection = machine()
+    connection.tick(connection.deadline)
+    [closed] = connection.tick(connection.deadline)
+    assert isinstance(closed, CloseSocket)
+    assert closed.code is CloseCode.TIMEOUT
+    assert connection.deadline == float("inf")

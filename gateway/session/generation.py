@@ -31,6 +31,7 @@ from seedance.protocol.events import (
     UpstreamTokens,
 )
 from seedance.protocol.frames import Timing, Usage
+from seedance.protocol.request import within_quota
 from seedance.protocol.stream import StreamMachine
 
 if TYPE_CHECKING:
@@ -128,7 +129,8 @@ class Generation:
             ended_ms=self._deps.clock.wall_ms(),
             traceparent=self._span.traceparent,
         )
-        self._deps.usage.add(event.event())
+        if opening.instance:  # what no instance was asked for costs nothing
+            self._deps.usage.add(event.event())
         self._span.set(
             {
                 Attribute.RESPONSE_MODEL: opening.model,
@@ -192,6 +194,7 @@ class Generation:
         opening.instance = accepted.instance
         opening.model = accepted.model
         opening.prompt_tokens = accepted.prompt_tokens or opening.prompt_tokens
+        opening.token_quota = opening.token_quota or accepted.token_quota
         self._owner.journal.touch(self._stream.id, opening=True)
 
     def _hear(self, what: InstanceEvent) -> None:
@@ -242,7 +245,7 @@ class Generation:
         spec = Open(
             self._name,
             self._owner.epoch,
-            self.opening.wants.request,
+            within_quota(self.opening.wants.request, self.opening.token_quota),
             self._owner.identity.tenant,
             forced_prefix=tuple(self._stream.text.token_ids),
             traceparent=self._span.traceparent,

@@ -9,9 +9,12 @@ __all__ = ["allowance", "piece"]
 
 # Before the machine is measured; a chunk of 64 is felt by nobody much on any.
 UNMEASURED = 64
-# Chunks are cut in this grain; even where decoding alone breaks the promise, prompts go on by two.
+# Chunks are cut in this grain, and never below two of it.
 GRAIN = 16
 SMALLEST = 32
+# Where decoding alone (nearly) breaks the promise, prompts may still add this share to it: a machine
+# that cannot keep the promise would gain nothing by crawling through its prompts.
+SHARE_MIN = 0.25
 
 
 def allowance(limits: EngineLimits, cost: StepCost, *, decodes: int) -> int:
@@ -24,8 +27,9 @@ def allowance(limits: EngineLimits, cost: StepCost, *, decodes: int) -> int:
     most = limits.prefill_chunk_busy_max
     if not cost.known:
         return most or UNMEASURED
-    left_s = limits.itl_target_ms / 1e3 - cost.decode_s(decodes)
-    within = min(cost.prefill_within(left_s), limits.step_tokens_max) if left_s > 0 else 0
+    decode_s = cost.decode_s(decodes)
+    left_s = max(limits.itl_target_ms / 1e3 - decode_s, SHARE_MIN * decode_s)
+    within = min(cost.prefill_within(left_s), limits.step_tokens_max)
     chunk = max(int(within) // GRAIN * GRAIN, SMALLEST)
     return chunk if most is None else min(chunk, most)
 

@@ -35,6 +35,12 @@ def test_the_promise_to_running_streams_cuts_the_chunk(decodes: int, chunk: int)
     assert allowance(LIMITS, _measured(), decodes=decodes) == chunk
 
 
+def test_a_machine_that_cannot_keep_the_promise_does_not_crawl() -> None:
+    """Decoding takes 100 ms of 45: prompts add a quarter of that."""
+    slow = _measured(decode_ms=98 / 16, prefill_ms=0.25)
+    assert allowance(LIMITS, slow, decodes=16) == 96
+
+
 def test_a_fast_machine_takes_the_step_and_a_bound_is_kept() -> None:
     """Never more than the step; never more than the setting."""
     assert allowance(LIMITS, _measured(0.01, 0.001), decodes=8) == 256

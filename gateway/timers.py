@@ -73,11 +73,16 @@ class TimerWheel:
     def _fire(self) -> None:
         self._handle = None
         now = self._clock.monotonic()
+        due = []
         while self._heap and self._heap[0][0] <= now:
             at, _, timed = heapq.heappop(self._heap)
             if timed.armed_at == at:
                 timed.armed_at = float("inf")
-                self._tell(timed, now)
+                due.append(timed)
+        # Who arms for a time that has passed waits for the next round: served in this one, it could
+        # hold the loop for ever.
+        for timed in due:
+            self._tell(timed, now)
         self._schedule()
 
     def _tell(self, timed: Timed, now: float) -> None:

@@ -10,13 +10,16 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.http11 import Request
 from websockets.protocol import OPEN
 
 from mesh.clock import Clock, SystemClock
+
+if TYPE_CHECKING:
+    from uvicorn._types import ASGISendEvent
 
 __all__ = ["SOCKET_EXTENSION", "SocketProtocol", "socket_protocol"]
 
@@ -68,6 +71,12 @@ class SocketProtocol(WebSocketsSansIOProtocol):
         if hasattr(self, "scope"):
             self.scope["extensions"] = {**(self.scope["extensions"] or {}), SOCKET_EXTENSION: {}}
             cast("dict[str, object]", self.scope["extensions"])[SOCKET_EXTENSION] = self
+
+    async def send(self, message: ASGISendEvent) -> None:
+        """A refusal in full completes the handshake; uvicorn would log an error for each."""
+        await super().send(message)
+        if self.initial_response is not None and self.close_sent:
+            self.handshake_complete = True
 
     def data_received(self, data: bytes) -> None:
         """Anything that arrives is a sign of life; after a fault it is only thrown away."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -47,8 +47,8 @@ class InferenceSettings(ServiceSettings):
     advertise: str = Field(
         "", description="host:port by which others reach this instance; empty: host and port."
     )
-    engine: str = Field(
-        "native", pattern="^(native|script)$", description="native: a model; script: played lists."
+    engine: Literal["native", "script"] = Field(
+        "native", description="native: a model; script: played lists."
     )
     model: Path | None = Field(
         None, description="Folder in Hugging Face's layout, or GGUF file, of the model to serve."
@@ -58,19 +58,20 @@ class InferenceSettings(ServiceSettings):
     context_length: int | None = Field(
         None, ge=16, description="Longest prompt and answer together; empty: the model's own."
     )
-    dtype: str = Field(
-        "auto", pattern="^(auto|fp32|bf16)$", description="How weights are held: auto, fp32, bf16."
+    dtype: Literal["auto", "fp32", "bf16"] = Field(
+        "auto", description="How weights are held: auto, fp32, bf16."
     )
-    kv_cache_dtype: str = Field(
+    kv_cache_dtype: Literal["auto", "fp32", "fp16", "bf16"] = Field(
         "auto",
-        pattern="^(auto|fp32|fp16|bf16)$",
         description="How keys and values are held: auto, fp32, fp16, bf16.",
     )
     threads: int = Field(0, ge=0, description="Compute threads; 0: as the machine allows.")
-    cpu_backend: str = Field(
+    cpu_backend: Literal["auto", "native", "torch"] = Field(
         "auto",
-        pattern="^(auto|native|torch)$",
         description="What computes on a CPU: auto, native (built once by a C++ compiler), torch.",
+    )
+    native_library: Path | None = Field(
+        None, description="The native step built ahead (`python -m inference.native.build DIR`)."
     )
     block_size: int = Field(64, ge=1, le=1024, description="Tokens in a KV block.")
     kv_blocks: int | None = Field(

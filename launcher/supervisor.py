@@ -126,10 +126,10 @@ class Supervisor:
             self._publish()
             if self._stopping.is_set():
                 return
-            self._on_change(spec.name, f"ended ({code})")
             if code == EXIT_USAGE:
                 self._fail(_last_word(spec.log) or spec.name)
                 return
+            self._on_change(spec.name, f"ended ({code})")
             if not self._restart:
                 return
             if loop.time() - born > HEALTHY_AFTER_S:

@@ -26,10 +26,13 @@ __all__ = ["run_up"]
 @contextlib.contextmanager
 def _sole_owner(data: Path) -> Iterator[None]:
     """Hold the data folder: two meshes on one folder would write over each other."""
-    data.mkdir(parents=True, exist_ok=True)
-    (data / "logs").mkdir(exist_ok=True)
-    (data / "store").mkdir(exist_ok=True)
-    with (data / "lock").open("w") as lock:
+    try:
+        for folder in (data, data / "logs", data / "store"):
+            folder.mkdir(parents=True, exist_ok=True)
+        lock = (data / "lock").open("w")
+    except OSError as error:
+        exit_with(f"{data} cannot be written ({error.strerror}); choose another folder with --data")
+    with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -40,13 +43,15 @@ def _sole_owner(data: Path) -> Iterator[None]:
 
 
 def _progress() -> Progress:
+    console = Console(stderr=True)
     return Progress(
         SpinnerColumn(),
         TextColumn("[progress.description]{task.description}"),
         BarColumn(bar_width=24),
         MofNCompleteColumn(),
-        console=Console(stderr=True),
+        console=console,
         transient=True,
+        disable=not console.is_terminal,
     )
 
 

@@ -1,8 +1,9 @@
 """One stream's work at the instances: opened, found again after a break, and let go (the design, §3).
 
-    ──open, recover──► ASKED ──accepted──► HELD ──done, error──► OVER
-                         ▲                   │
-                         └── broken: attach, then re-open elsewhere, each time after a longer wait
+    ──open──► OPENING ──accepted──► HELD ──done, error──► OVER
+                 ▲                   │ ▲
+                 │                 broken
+                 └──refused── ATTACHING ──accepted
 
 The session's machine says what is wanted; where, and how often it is tried, is decided here.
 """
@@ -43,12 +44,11 @@ RECOVERIES_MAX = 12
 RECOVERIES_AT_ONCE = 2
 RECOVERY_WAIT_S = 0.1
 RECOVERY_WAIT_MAX_S = 2.0
-# Refusals by an instance that another one may not share.
-_ELSEWHERE = frozenset({ErrorCode.UNAVAILABLE, ErrorCode.UNKNOWN_STREAM})
 
 
 class _Phase(Enum):
-    ASKED = "asked"
+    OPENING = "opening"
+    ATTACHING = "attaching"
     HELD = "held"
     OVER = "over"
 
@@ -62,7 +62,7 @@ class Generation:
         self._deps = owner.deps
         self._stream = stream
         self._name = f"{owner.identity.session}/{stream.id}"
-        self._phase = _Phase.ASKED
+        self._phase = _Phase.OPENING
         self._listening: _Ear | None = None
         self._handle: StreamHandle | None = None
         self._failed: frozenset[str] = frozenset()
@@ -88,7 +88,6 @@ class Generation:
         """The call broke: attach to the same instance first, it may be alive."""
         self._credit = credit
         self._leave()
-        self._phase = _Phase.ASKED
         if self._tries == 0 and self.opening.instance:
             self._tries = 1
             self._attach_at(self.opening.instance)
@@ -176,13 +175,22 @@ class Generation:
                 self._accepted(what)
             case UpstreamBroken():
                 self._failed |= {self.opening.instance}
-            case UpstreamFailed(error) if error.code in _ELSEWHERE and self._may_try():
-                self._failed |= {self.opening.instance}
+            case UpstreamFailed(error) if self._refused(error.code):
                 self._try_elsewhere()
                 return
             case UpstreamDone() | UpstreamFailed():
                 self._phase = _Phase.OVER
         self._hear(what)
+
+    def _refused(self, code: ErrorCode) -> bool:
+        """Whether the refusal is of this instance or this way only, and another one is to be tried."""
+        if not self._stream.wanted or code is ErrorCode.SESSION_EXPIRED:
+            return False
+        if self._phase is _Phase.OPENING and code is ErrorCode.UNAVAILABLE:
+            self._failed |= {self.opening.instance}
+            return self._tries < RECOVERIES_MAX
+        # Whatever speaks against attaching, to open it anew with its tokens is always possible.
+        return self._phase is _Phase.ATTACHING
 
     def _accepted(self, accepted: UpstreamAccepted) -> None:
         self._phase = _Phase.HELD
@@ -197,14 +205,10 @@ class Generation:
 
     # ------------------------------------------------------------ how
 
-    def _may_try(self) -> bool:
-        # A fresh `open` that an instance refused may go elsewhere, too: nothing was framed yet.
-        wanted = self._phase is _Phase.ASKED and self._stream.wanted
-        return wanted and self._tries < RECOVERIES_MAX
-
     def _try_elsewhere(self) -> None:
         self._leave()
-        if not self._may_try():
+        self._phase = _Phase.OPENING
+        if self._tries >= RECOVERIES_MAX:
             gone = "no instance could go on with this stream"
             self._phase = _Phase.OVER
             self._hear(UpstreamFailed(SeedanceError(ErrorCode.UNAVAILABLE, gone)))
@@ -239,6 +243,7 @@ class Generation:
         return instance
 
     def _open_at(self, instance: str) -> None:
+        self._phase = _Phase.OPENING
         self._moved_to(instance)
         spec = Open(
             self._name,
@@ -252,6 +257,7 @@ class Generation:
         self._handle = self._deps.upstream.open(instance, spec, self._ear())
 
     def _attach_at(self, instance: str) -> None:
+        self._phase = _Phase.ATTACHING
         spec = Attach(
             self._name,
             self._owner.epoch,

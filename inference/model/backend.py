@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 import os
+from pathlib import Path
 
 import torch
 
@@ -24,7 +25,7 @@ from inference.model.torch_runner import physical_cores
 from inference.native.library import Library, load
 from inference.native.runner import why_unsupported
 
-__all__ = ["CPU_BACKENDS", "native_library", "native_threads"]
+__all__ = ["CPU_BACKENDS", "choose_library", "native_threads"]
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +41,7 @@ def native_threads() -> int:
     return physical_cores()
 
 
-def native_library(
+def choose_library(
     wanted: str,
     config: ModelConfig,
     *,
@@ -48,8 +49,9 @@ def native_library(
     dtype: str,
     kv_cache_dtype: str,
     block_size: int,
+    built: Path | None = None,
 ) -> Library | None:
-    """The library to compute with; None: torch computes.
+    """The library to compute with (`built` ahead, or built now); None: torch computes.
 
     Raises `ModelLoadError` when `native` is asked for and something speaks against it.
     """
@@ -60,7 +62,7 @@ def native_library(
     if wanted == "torch":
         return None
     reason = _against(config, device, dtype, kv_cache_dtype, block_size)
-    library = load() if reason is None else None
+    library = load(built) if reason is None else None
     if reason is None and library is None:
         reason = "the library is not there and cannot be built (the log says why)"
     elif library is not None and wanted == "auto" and library.fastest_path == _PLAIN_PATH:

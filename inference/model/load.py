@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from inference.engine.runner import ModelInfo, Runner
-from inference.model.backend import native_library, native_threads
+from inference.model.backend import choose_library, native_threads
 from inference.model.config import ModelConfig
 from inference.model.errors import ModelLoadError
 from inference.model.gguf_weights import GgufWeights
@@ -40,6 +40,7 @@ def load_model(
     kv_cache_dtype: str = "auto",
     threads: int = 0,
     cpu_backend: str = "auto",
+    native_library: Path | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> tuple[Runner, HfPreparer]:
     """Load a Hugging Face folder or a GGUF file.
@@ -49,7 +50,7 @@ def load_model(
     memory and the time; `auto` is bf16 where the processor multiplies it natively, else fp32.
     `kv_cache_dtype` is how keys and values are kept; they are computed with in `dtype`.
     `threads` 0: see `default_threads` and `native_threads`. `cpu_backend`: see
-    `inference.model.backend`. `progress` hears the share loaded, 0 to 1.
+    `inference.model.backend`; `native_library` is one built ahead. `progress` hears the share loaded, 0 to 1.
 
     Raises `ModelLoadError`, one line with what to do, when the path is missing, a file is damaged
     or half-downloaded, the architecture is unknown, or an option is outside its range.
@@ -58,13 +59,14 @@ def load_model(
     source, text = _open(path)
     config = source.config
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    library = native_library(
+    library = choose_library(
         cpu_backend,
         config,
         device=device,
         dtype=dtype,
         kv_cache_dtype=kv_cache_dtype,
         block_size=block_size,
+        built=native_library,
     )
     compute = torch.bfloat16 if library else _compute_dtype(dtype, device)
     kept = kv_dtype(kv_cache_dtype, compute)

@@ -64,3 +64,30 @@ async def test_only_the_nearest_deadline_counts() -> None:
     wheel.close()
     assert alarm.calls == 1
     assert alarm.armed_at == float("inf")
+
+
+class _Stubborn:
+    """Arms again for a time that has passed, whatever it is told."""
+
+    def __init__(self, wheel: TimerWheel, at: float) -> None:
+        self.armed_at = float("inf")
+        self.calls = 0
+        self._wheel = wheel
+        self._at = at
+
+    def on_time(self, _now: float) -> None:
+        self.calls += 1
+        self._wheel.arm(self, self._at)
+
+
+async def test_a_deadline_that_stays_in_the_past_does_not_hold_the_loop() -> None:
+    """Who arms for the past is asked once a round; others are served, and the loop turns."""
+    clock = SystemClock()
+    wheel = TimerWheel(clock)
+    now = clock.monotonic()
+    first, second = _Stubborn(wheel, now - 2), _Stubborn(wheel, now - 1)
+    first.on_time(now)
+    second.on_time(now)
+    await wait_until(lambda: first.calls >= 3 and second.calls >= 3)
+    wheel.close()
+    assert max(first.calls, second.calls) <= 5

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from inference.model.backend import native_library
+from inference.model.backend import choose_library
 from inference.model.config import ModelConfig
 from inference.model.errors import ModelLoadError
 from inference.model.safetensors_weights import SafetensorsWeights
@@ -27,7 +27,7 @@ def config(tmp_path: Path) -> ModelConfig:
 
 def _ask(wanted: str, config: ModelConfig, **options: object) -> object:
     asked = {"device": CPU, "dtype": "auto", "kv_cache_dtype": "auto", "block_size": 64, **options}
-    return native_library(wanted, config, **asked)
+    return choose_library(wanted, config, **asked)
 
 
 def test_torch_is_torch(config: ModelConfig) -> None:

@@ -96,7 +96,7 @@ class Generation:
 
     def grant(self, tokens: int) -> None:
         """More credit."""
-        if self._phase is _Phase.ASKED:
+        if self._phase in (_Phase.OPENING, _Phase.ATTACHING):
             # Who refuses it after all takes this along: whoever is asked next is given it again.
             self._credit += tokens
         if self._handle is not None:

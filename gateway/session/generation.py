@@ -97,6 +97,9 @@ class Generation:
 
     def grant(self, tokens: int) -> None:
         """More credit."""
+        if self._phase in (_Phase.OPENING, _Phase.ATTACHING):
+            # Who refuses it after all takes this along: whoever is asked next is given it again.
+            self._credit += tokens
         if self._handle is not None:
             self._handle.add_credit(tokens)
 
@@ -112,7 +115,7 @@ class Generation:
             self._hear(UpstreamBroken())
 
     def finish(self, finished: Finished) -> None:
-        """The stream is settled: write its bill and end its span."""
+        """The stream is settled: end its span, and write its bill if an instance ever took it."""
         opening, usage = self.opening, finished.usage
         prompt = usage.prompt_tokens or opening.prompt_tokens
         event = StreamFinished(
@@ -126,10 +129,12 @@ class Generation:
             cached_tokens=usage.cached_tokens,
             completion_tokens=usage.completion_tokens,
             started_ms=opening.started_ms,
-            ended_ms=self._deps.clock.wall_ms(),
+            # Lest a wall clock that was set back makes it end before it began.
+            ended_ms=max(opening.started_ms, self._deps.clock.wall_ms()),
             traceparent=self._span.traceparent,
         )
-        if opening.instance:  # what no instance was asked for costs nothing
+        self._deps.metrics.requests.labels("websocket", finished.reason).inc()
+        if opening.model:  # what no instance took costs nothing
             self._deps.usage.add(event.event())
         self._span.set(
             {

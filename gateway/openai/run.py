@@ -238,6 +238,8 @@ class Generation:
             self._text.receive(tokens)
         except TextGapError:
             if self._handle is not None:
+                # Nobody will take what it makes, so it must not go on making it.
+                self._handle.cancel()
                 self._handle.abandon()
             self.on_broken()
             return

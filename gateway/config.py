@@ -56,7 +56,8 @@ class GatewaySettings(ServiceSettings):
         SecretStr(""), description="API keys: `tenant:SHA-256 of the key in hex` each."
     )
     anonymous_tenant: str = Field(
-        "", description="Tenant of callers without a key; empty: a key is needed."
+        "",
+        description="Tenant of callers without a key, or with its name for one; empty: a key is needed.",
     )
     published_host: str = Field(
         "", description="Host address that a container engine publishes the port on; empty: `host`."

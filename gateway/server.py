@@ -16,6 +16,7 @@ from fastapi import FastAPI
 
 from gateway.config import GatewaySettings
 from gateway.connections import Connections
+from gateway.http_protocol import HttpProtocol
 from gateway.ws_protocol import socket_protocol
 from mesh.clock import Clock
 from mesh.settings import exit_with
@@ -60,7 +61,7 @@ class GatewayServer(uvicorn.Server):
                 ws_ping_interval=None,
                 ws_ping_timeout=None,
                 ws_per_message_deflate=False,
-                http="httptools",
+                http=HttpProtocol,
                 lifespan="off",
                 log_config=None,
                 access_log=False,

@@ -63,6 +63,10 @@ class Socket(Protocol):
         """Close it."""
         ...
 
+    async def give_way(self) -> None:
+        """Wait until the next message may be dealt with."""
+        ...
+
 
 class Connection:
     """Carries one session at a time: first the provisional one, then perhaps a resumed one."""
@@ -250,12 +254,12 @@ async def serve_websocket(
     with connections.holding(connection):
         connection.open()
         try:
-            await _receive(websocket, connection)
+            await _receive(websocket, socket, connection)
         finally:
             connection.gone()
 
 
-async def _receive(websocket: WebSocket, connection: Connection) -> None:
+async def _receive(websocket: WebSocket, socket: Socket, connection: Connection) -> None:
     while True:
         message = await websocket.receive()
         if message["type"] == "websocket.disconnect":
@@ -265,6 +269,7 @@ async def _receive(websocket: WebSocket, connection: Connection) -> None:
             connection.on_binary()
         else:
             await connection.on_text(text)
+        await socket.give_way()
 
 
 async def _refuse(websocket: WebSocket, refusal: Refusal, chosen: str | None) -> None:

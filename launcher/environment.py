@@ -7,21 +7,16 @@ them here, and each is handed its part.
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 from collections.abc import Mapping
 
 from gateway.config import GatewaySettings
 from inference.config import InferenceSettings
-from launcher.blueprint import LOCAL_TENANT
 from mesh.settings import ENV_PREFIX, FOREIGN_VARIABLES, ServiceSettings
 from metering.config import MeteringSettings
 from router.config import RouterSettings
 
-__all__ = ["LOCAL_KEY", "SETTINGS", "mesh_environment", "part_of", "unknown_to_all"]
-
-# On loopback only, where callers without a key are welcome as well.
-LOCAL_KEY = "local"
+__all__ = ["SETTINGS", "mesh_environment", "part_of", "unknown_to_all"]
 
 SETTINGS: Mapping[str, type[ServiceSettings]] = {
     "router": RouterSettings,
@@ -39,15 +34,9 @@ def _variables(kind: str) -> set[str]:
 def mesh_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """The shell's environment and what a local mesh adds to it.
 
-    The mesh's secret is made anew at every start. Programs that insist on sending a key, such as
-    OpenAI's clients, may send `local`, unless the environment names the keys.
+    The mesh's secret is made anew at every start.
     """
-    digest = hashlib.sha256(LOCAL_KEY.encode()).hexdigest()
-    added = {
-        f"{ENV_PREFIX}MESH_SECRET": secrets.token_urlsafe(32),
-        f"{ENV_PREFIX}KEYS": f"{LOCAL_TENANT}:{digest}",
-    }
-    return {**added, **environ}
+    return {f"{ENV_PREFIX}MESH_SECRET": secrets.token_urlsafe(32), **environ}
 
 
 def unknown_to_all(environ: Mapping[str, str]) -> list[str]:

@@ -31,6 +31,7 @@ from seedance.protocol.events import (
     UpstreamTokens,
 )
 from seedance.protocol.frames import Timing, Usage
+from seedance.protocol.request import within_quota
 from seedance.protocol.stream import StreamMachine
 
 if TYPE_CHECKING:
@@ -96,6 +97,9 @@ class Generation:
 
     def grant(self, tokens: int) -> None:
         """More credit."""
+        if self._phase in (_Phase.OPENING, _Phase.ATTACHING):
+            # Who refuses it after all takes this along: whoever is asked next is given it again.
+            self._credit += tokens
         if self._handle is not None:
             self._handle.add_credit(tokens)
 
@@ -111,7 +115,7 @@ class Generation:
             self._hear(UpstreamBroken())
 
     def finish(self, finished: Finished) -> None:
-        """The stream is settled: write its bill and end its span."""
+        """The stream is settled: end its span, and write its bill if an instance ever took it."""
         opening, usage = self.opening, finished.usage
         prompt = usage.prompt_tokens or opening.prompt_tokens
         event = StreamFinished(
@@ -125,10 +129,13 @@ class Generation:
             cached_tokens=usage.cached_tokens,
             completion_tokens=usage.completion_tokens,
             started_ms=opening.started_ms,
-            ended_ms=self._deps.clock.wall_ms(),
+            # Lest a wall clock that was set back makes it end before it began.
+            ended_ms=max(opening.started_ms, self._deps.clock.wall_ms()),
             traceparent=self._span.traceparent,
         )
-        self._deps.usage.add(event.event())
+        self._deps.metrics.requests.labels("websocket", finished.reason).inc()
+        if opening.model:  # what no instance took costs nothing
+            self._deps.usage.add(event.event())
         self._span.set(
             {
                 Attribute.RESPONSE_MODEL: opening.model,
@@ -192,6 +199,7 @@ class Generation:
         opening.instance = accepted.instance
         opening.model = accepted.model
         opening.prompt_tokens = accepted.prompt_tokens or opening.prompt_tokens
+        opening.token_quota = opening.token_quota or accepted.token_quota
         self._owner.journal.touch(self._stream.id, opening=True)
 
     def _hear(self, what: InstanceEvent) -> None:
@@ -242,7 +250,7 @@ class Generation:
         spec = Open(
             self._name,
             self._owner.epoch,
-            self.opening.wants.request,
+            within_quota(self.opening.wants.request, self.opening.token_quota),
             self._owner.identity.tenant,
             forced_prefix=tuple(self._stream.text.token_ids),
             traceparent=self._span.traceparent,

@@ -98,14 +98,18 @@ def test_a_killed_gateway_costs_no_byte(mesh: LocalMesh) -> None:
 def test_a_killed_companion_is_not_noticed(mesh: LocalMesh, name: str) -> None:
     """Router, metering and store may die mid-stream: text and usage are those of a calm run."""
     _ready(mesh)
+    before = _usage(mesh)["requests"]
     assert _stream_while(mesh, kill_after=40, name=name) == (TEXT, TOKENS)
+    wait_until_sync(lambda: _counted(mesh) == before + 1, within_s=20)
 
 
 def test_a_killed_instance_costs_no_byte(mesh: LocalMesh) -> None:
     """The stream goes on at the other instance: nothing lost, nothing twice, usage once."""
     _ready(mesh)
     for name in ("inference-0", "inference-1"):
+        before = _usage(mesh)["requests"]
         assert _stream_while(mesh, kill_after=30, name=name) == (TEXT, TOKENS)
+        wait_until_sync(lambda seen=before: _counted(mesh) == seen + 1, within_s=20)
 
 
 async def _first_answer(url: str) -> str:

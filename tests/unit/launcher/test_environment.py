@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
-
-from launcher.environment import LOCAL_KEY, mesh_environment, part_of, unknown_to_all
+from launcher.environment import mesh_environment, part_of, unknown_to_all
 
 
 def test_each_service_gets_only_what_it_knows() -> None:
     """Keys go to gateways, the secret to every service, the rest of the shell to all."""
-    whole = mesh_environment({"PATH": "/bin", "SEEDANCE_REDIS": "redis://x"})
+    whole = mesh_environment(
+        {"PATH": "/bin", "SEEDANCE_REDIS": "redis://x", "SEEDANCE_KEYS": "a:b"}
+    )
     assert "SEEDANCE_KEYS" in part_of("gateway", whole)
     for kind in ("router", "inference", "metering"):
         assert "SEEDANCE_KEYS" not in part_of(kind, whole)
@@ -21,12 +21,6 @@ def test_the_secret_is_new_at_every_start() -> None:
     """Two meshes do not believe each other."""
     first, second = (mesh_environment({})["SEEDANCE_MESH_SECRET"] for _ in range(2))
     assert first != second
-
-
-def test_the_local_key_is_told_as_its_digest() -> None:
-    """A process' environment never holds the key itself."""
-    digest = hashlib.sha256(LOCAL_KEY.encode()).hexdigest()
-    assert mesh_environment({})["SEEDANCE_KEYS"] == f"local:{digest}"
 
 
 def test_what_the_user_says_wins() -> None:

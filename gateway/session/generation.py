@@ -70,7 +70,7 @@ class Generation:
         self._tries = 0
         self._credit = 0
         self._retry: asyncio.TimerHandle | None = None
-        self._span = self._begin_span()
+        self._span = _begin_span(owner, stream, opening)
         stream.traceparent = self._span.traceparent
 
     # ------------------------------------------------------------ what the session wants
@@ -292,23 +292,24 @@ class Generation:
             self._retry.cancel()
             self._retry = None
 
-    def _begin_span(self) -> SpanHandle:
-        identity, request = self._owner.identity, self.opening.wants.request
-        attributes: dict[Attribute, str | int | float] = {
-            Attribute.OPERATION: "chat",
-            Attribute.PROVIDER: "seedance",
-            Attribute.REQUEST_MODEL: request.model,
-            Attribute.TEMPERATURE: request.sampling.temperature,
-            Attribute.TENANT: identity.tenant,
-            Attribute.SESSION: identity.session,
-            Attribute.STREAM: self._stream.id,
-            Attribute.EPOCH: self._owner.epoch,
-        }
-        if request.max_tokens is not None:
-            attributes[Attribute.MAX_TOKENS] = request.max_tokens
-        return self._deps.tracing.start(
-            Span.GENERATE, self.opening.traceparent, kind="server", attributes=attributes
-        )
+
+def _begin_span(owner: SessionOwner, stream: StreamMachine, opening: Opening) -> SpanHandle:
+    identity, request = owner.identity, opening.wants.request
+    attributes: dict[Attribute, str | int | float] = {
+        Attribute.OPERATION: "chat",
+        Attribute.PROVIDER: "seedance",
+        Attribute.REQUEST_MODEL: request.model,
+        Attribute.TEMPERATURE: request.sampling.temperature,
+        Attribute.TENANT: identity.tenant,
+        Attribute.SESSION: identity.session,
+        Attribute.STREAM: stream.id,
+        Attribute.EPOCH: owner.epoch,
+    }
+    if request.max_tokens is not None:
+        attributes[Attribute.MAX_TOKENS] = request.max_tokens
+    return owner.deps.tracing.start(
+        Span.GENERATE, opening.traceparent, kind="server", attributes=attributes
+    )
 
 
 class _Ear:

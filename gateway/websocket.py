@@ -170,6 +170,8 @@ class Connection:
     def _do(self, effect: ConnectionEffect) -> None:
         match effect:
             case Deliver(event):
+                if isinstance(event, Refused):
+                    self._deps.metrics.rejected.labels(event.error.code.value).inc()
                 self._owner.step(event)
             case PingPeer():
                 self._socket.send_ping()

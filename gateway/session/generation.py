@@ -69,6 +69,8 @@ class Generation:
         self._failed: frozenset[str] = frozenset()
         self._tries = 0
         self._credit = 0
+        # When it was opened here, until its first text has come.
+        self._opened_at: float | None = None
         self._retry: asyncio.TimerHandle | None = None
         self._span = _begin_span(owner, stream, opening)
         stream.traceparent = self._span.traceparent
@@ -78,6 +80,7 @@ class Generation:
     def open(self, credit: int) -> None:
         """Begin on the instance that the router's rule names; a refusal is heard like any other."""
         self._credit = credit
+        self._opened_at = self._deps.clock.monotonic()
         try:
             instance = self._choose()
         except NoInstanceError as error:
@@ -169,6 +172,10 @@ class Generation:
             case UpstreamTokens():
                 known = len(self._stream.text.token_ids)
                 self._hear(what)
+                if what.text and self._opened_at is not None:
+                    took = self._deps.clock.monotonic() - self._opened_at
+                    self._deps.metrics.ttft.observe(took)
+                    self._opened_at = None
                 if self._tries and len(self._stream.text.token_ids) > known:
                     self._tries, self._failed = 0, frozenset()
                 return

@@ -29,7 +29,7 @@ __all__ = ["CACHE", "SOURCES", "BuildError", "Compiler", "build", "find_compiler
 log = logging.getLogger(__name__)
 
 SOURCES = Path(__file__).parent / "src"
-CACHE = Path.home() / ".cache" / "seedance" / "native"
+CACHE = Path("~/.cache/seedance/native")
 LIBRARY_NAME = "seedance_native.so"
 KERNELS = "kernels.cpp"
 COMPILERS = ("c++", "g++", "clang++")
@@ -108,7 +108,10 @@ def build(compiler: Compiler, cache: Path = CACHE, sources: Path = SOURCES) -> P
     Processes that start together build once: the others wait. A build that is interrupted leaves
     nothing under the library's name.
     """
-    folder = cache / compiler.key(sources)
+    try:
+        folder = cache.expanduser() / compiler.key(sources)
+    except RuntimeError as error:  # a user without a home, as in some containers
+        raise BuildError(f"no folder to build in: {error}") from error
     library = folder / LIBRARY_NAME
     if library.exists():
         return library

@@ -16,15 +16,18 @@ inline const uint32_t* page_of(const AttentionTask& task, int index) {
     return task.pages + task.shape.page(task.block_table[index], task.layer, task.kv_head);
 }
 
-// Scores of 16 neighbouring keys: each lane sums one key, pair of dims by pair of dims.
+// Scores of 16 neighbouring keys: each lane sums one key, pair of dims by pair of dims. The page's
+// values, `values` words behind its keys, are called for meanwhile.
 template <int QUERIES>
 inline void score_keys(const uint32_t* keys, const uint32_t* queries, int pairs, float* scores,
-                       size_t stride) {
+                       size_t stride, size_t values) {
     constexpr int VECTORS = KEY_LANES / LANES;
     Floats sums[QUERIES][VECTORS] = {};
     for (int pair = 0; pair < pairs; pair++)
         for (int v = 0; v < VECTORS; v++) {
-            const Words key = load<Words>(keys + pair * KEY_LANES + v * LANES);
+            const uint32_t* words = keys + pair * KEY_LANES + v * LANES;
+            __builtin_prefetch(words + values, 0, SECOND_CACHE);
+            const Words key = load<Words>(words);
             for (int q = 0; q < QUERIES; q++)
                 sums[q][v] = dot_bf16(sums[q][v], key, all(queries[q * pairs + pair]));
         }
@@ -35,11 +38,12 @@ inline void score_keys(const uint32_t* keys, const uint32_t* queries, int pairs,
 template <int QUERIES>
 void score_pages(const AttentionTask& task) {
     const int block_size = task.shape.block_size, pairs = task.shape.head_dim / 2;
+    const size_t values = task.shape.half_words();
     for (int start = 0; start < task.length; start += block_size) {
         const uint32_t* page = page_of(task, start / block_size);
         for (int slot = 0; slot < block_size && start + slot < task.length; slot += KEY_LANES)
             score_keys<QUERIES>(page + task.shape.key_word(slot, 0), task.queries, pairs,
-                                task.scores + start + slot, task.scores_stride);
+                                task.scores + start + slot, task.scores_stride, values);
     }
 }
 

@@ -9,25 +9,27 @@ namespace {
 
 constexpr float LEVEL_MAX = 127.0f;
 
-// One part: its scale, and the sum of its values.
+// One part: its levels and scale. Returns its values, lanes that fall on each other added up.
 template <int PART>
-inline float quantize_part(const float* in, int8_t* levels, float* scale) {
-    FewFloats largest = {};
-    for (int i = 0; i < PART; i += FEW_LANES) {
-        const FewFloats x = load<FewFloats>(in + i);
+inline typename Short<PART>::Floats quantize_part(const float* in, int8_t* levels, float* scale) {
+    using V = typename Short<PART>::Floats;
+    constexpr int WIDTH = Short<PART>::WIDTH;
+    V largest = {};
+    for (int i = 0; i < PART; i += WIDTH) {
+        const V x = load<V>(in + i);
         largest = larger(largest, larger(x, -x));
     }
     const float peak = largest_of(largest);
     const float inverse = peak > 0.0f ? LEVEL_MAX / peak : 0.0f;
-    FewFloats total = {};
-    for (int i = 0; i < PART; i += FEW_LANES) {
-        const FewFloats shifted = load<FewFloats>(in + i) * inverse + ROUNDER;
-        const FewInts level = bits_as<FewInts>(shifted) - ROUNDER_BITS;
-        store(levels + i, __builtin_convertvector(level, FewBytes));
+    V total = {};
+    for (int i = 0; i < PART; i += WIDTH) {
+        const V shifted = load<V>(in + i) * inverse + ROUNDER;
+        const auto level = bits_as<typename Short<PART>::Ints>(shifted) - ROUNDER_BITS;
+        store(levels + i, __builtin_convertvector(level, typename Short<PART>::Bytes));
         total += shifted - ROUNDER;
     }
-    *scale = peak / LEVEL_MAX;
-    return *scale * sum_of(total);
+    *scale = peak * (1.0f / LEVEL_MAX);
+    return total * *scale;
 }
 
 template <int PART>
@@ -36,9 +38,10 @@ inline void quantize_parts(const float* in, const Activations& out, int token) {
     float* scales = out.scales_of(token);
     float* sums = out.sums_of(token);
     for (int g = 0; g < out.groups(); g++) {
-        sums[g] = 0.0f;
+        typename Short<PART>::Floats values = {};
         for (int p = 0; p < GROUP; p += PART)
-            sums[g] += quantize_part<PART>(in + p, levels + p, scales++);
+            values += quantize_part<PART>(in + p, levels + p, scales++);
+        sums[g] = sum_of(values);
         in += GROUP;
         levels += GROUP;
     }

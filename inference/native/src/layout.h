@@ -10,6 +10,8 @@
 
 namespace seedance {
 
+constexpr int CACHE_LINE = 64;
+
 // ---- Weights -------------------------------------------------------------------------------
 //
 // A matrix [rows, columns] is cut into blocks of 16 rows by 32 columns. A weight is
@@ -124,7 +126,8 @@ struct PageShape {
     }
 };
 
-// Tokens of one step that a product takes through a strip together.
+// Tokens of one step that a product takes through a strip together: unpacking the strip is then an
+// eighth of the work, and 12 at once are only 3 % faster.
 constexpr int TILE_TOKENS = 8;
 // Query heads that read a page together: 6 times 64 dims are 24 of the 32 registers of AVX-512.
 constexpr int TILE_QUERIES = 6;

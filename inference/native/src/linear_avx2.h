@@ -86,6 +86,7 @@ void side_times_tokens(const uint8_t* block, int side, const Activations& in, in
     for (int t = 0; t < TOKENS; t++) totals[t] = _mm256_setzero_ps();
     const int groups = in.groups();
     for (int g = 0; g < groups; g++, block += block_bytes(BITS)) {
+        prefetch_next<BITS, TOKENS>(block, groups);
         __m256i planes[BITS / 4][QUADS];
         unpack<BITS>(block, side, planes);
         const __m256 scale = load_factors(block + level_bytes(BITS), side);

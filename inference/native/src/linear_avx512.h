@@ -60,6 +60,7 @@ void strip_times_tokens(const uint8_t* block, const Activations& in, int token,
     const float* sums = in.sums_of(token);
     const int groups = in.groups();
     for (int g = 0; g < groups; g++, block += block_bytes(BITS)) {
+        prefetch_next<BITS, TOKENS>(block, groups);
         __m512i quads[QUADS];
         unpack<BITS>(block, quads);
         const __m512 scale = load_factors(block + level_bytes(BITS));

@@ -6,9 +6,9 @@
 #include <cstdlib>
 #include <new>
 
-namespace seedance {
+#include "layout.h"
 
-constexpr size_t CACHE_LINE = 64;
+namespace seedance {
 
 // Address space for the largest size it may need; only what is touched becomes memory. Reading
 // weights on huge pages is half again as fast as on small ones: fewer misses in the page tables.

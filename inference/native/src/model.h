@@ -39,7 +39,7 @@ struct StepInput {
     const int32_t* positions;     // [tokens]
     const int32_t* tables;        // all rows' block tables, concatenated
     const int32_t* table_starts;  // [tokens]: where the table of the token's row begins in `tables`
-    const int32_t* sampled;       // [samplers]: which tokens' logits are wanted
+    const int32_t* sampled;       // [samplers]: which tokens' logits are wanted, in rising order
     float* logits;                // [samplers, vocab]
     int32_t* greedy;              // [samplers]: the likeliest ids, or null when nobody asks
 };
@@ -90,7 +90,7 @@ class Model {
     Scratch<int8_t> levels_;
     Scratch<float> scales_, sums_;
     // Per thread.
-    Scratch<float> row_, scores_;
+    Scratch<float> scratch_, scores_;
 };
 
 }  // namespace seedance

@@ -1,5 +1,7 @@
 #include "thread_pool.h"
 
+#include <algorithm>
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -13,9 +15,9 @@ constexpr int BARRIER_LOOKS = 4096;
 // Between two steps a thread looks for about 50 µs, the time a sleeper takes to wake, then sleeps.
 constexpr int IDLE_LOOKS = 1024;
 
-// Runs alone after a crowded one; doubled while the next try is crowded too.
-constexpr int ALONE_RUNS_MIN = 16;
-constexpr int ALONE_RUNS_MAX = 512;
+// For how long one thread runs alone after a crowded run; doubled while the next is crowded too.
+constexpr auto ALONE_MIN = std::chrono::milliseconds(50);
+constexpr auto ALONE_MAX = std::chrono::milliseconds(1600);
 // Waiting that makes a run crowded, as a share of what all threads but one had. At 1 the threads
 // did no more than one would have.
 constexpr double CROWDED_SHARE = 0.75;
@@ -30,22 +32,16 @@ inline void pause() {
 
 }  // namespace
 
-Crowding::Crowding() : alone_next_(ALONE_RUNS_MIN) {}
-
-bool Crowding::alone() {
-    if (alone_left_ == 0) return false;
-    alone_left_--;
-    return true;
-}
-
-void Crowding::record(Clock::duration took, Clock::duration waited, int threads) {
+void Crowding::record(Clock::time_point now, Clock::duration took, Clock::duration waited,
+                      int threads) {
     const double bound = CROWDED_SHARE * static_cast<double>(took.count()) * (threads - 1);
     if (static_cast<double>(waited.count()) <= bound) {
-        alone_next_ = ALONE_RUNS_MIN;
+        alone_next_ = ALONE_MIN;
         return;
     }
-    alone_left_ = alone_next_;
-    alone_next_ = alone_next_ * 2 < ALONE_RUNS_MAX ? alone_next_ * 2 : ALONE_RUNS_MAX;
+    alone_next_ = std::max<Clock::duration>(alone_next_, ALONE_MIN);
+    alone_until_ = now + alone_next_;
+    alone_next_ = std::min<Clock::duration>(alone_next_ * 2, ALONE_MAX);
 }
 
 ThreadPool::ThreadPool(int threads) {
@@ -63,9 +59,9 @@ ThreadPool::~ThreadPool() {
 }
 
 void ThreadPool::run(void (*body)(void*, int), void* context) {
-    active_ = crowding_.alone() ? 1 : size();
-    if (active_ == 1) return body(context, 0);
     const Clock::time_point start = Clock::now();
+    active_ = crowding_.alone(start) ? 1 : size();
+    if (active_ == 1) return body(context, 0);
     waited_.store(0, std::memory_order_relaxed);
     {
         std::lock_guard<std::mutex> lock(mutex_);
@@ -77,7 +73,8 @@ void ThreadPool::run(void (*body)(void*, int), void* context) {
     body(context, 0);
     barrier();
     const Clock::duration waited(waited_.load(std::memory_order_relaxed));
-    crowding_.record(Clock::now() - start, waited, active_);
+    const Clock::time_point end = Clock::now();
+    crowding_.record(end, end - start, waited, active_);
 }
 
 void ThreadPool::work(int thread) {

@@ -18,15 +18,15 @@ using Clock = std::chrono::steady_clock;
 // faster. Results do not depend on who computes what, so this may change from run to run.
 class Crowding {
   public:
-    Crowding();
-    // Decides for the next run.
-    bool alone();
-    // What a run of several threads took, and the sum of what they waited for each other.
-    void record(Clock::duration took, Clock::duration waited, int threads);
+    // Whether a run that begins now should be one thread's.
+    bool alone(Clock::time_point now) const { return now < alone_until_; }
+    // What a run of several threads that ends now took, and the sum of what they waited for each
+    // other.
+    void record(Clock::time_point now, Clock::duration took, Clock::duration waited, int threads);
 
   private:
-    int alone_left_ = 0;  // runs
-    int alone_next_;      // runs, after the next crowded one
+    Clock::time_point alone_until_{};
+    Clock::duration alone_next_{};  // for how long, after the next crowded run
 };
 
 class ThreadPool {
@@ -41,6 +41,12 @@ class ThreadPool {
     // Every thread, or the caller alone where cores are crowded, runs body(context, thread);
     // returns when all have. One caller at a time.
     void run(void (*body)(void*, int), void* context);
+
+    // Neighbours to take at once of so many: few enough that nobody waits long for the last.
+    int grain(int count) const {
+        const int chunks = size() * CHUNKS_PER_THREAD;
+        return count > chunks ? count / chunks : 1;
+    }
 
     // Called by every thread inside run(), with equal arguments: together they do each of 0 ..
     // count-1 once, `grain` neighbours at a time, as chunk(begin, end). Who is free takes the
@@ -57,6 +63,8 @@ class ThreadPool {
     }
 
   private:
+    static constexpr int CHUNKS_PER_THREAD = 8;
+
     void barrier();
     void wait_for_phase(unsigned last);
     void work(int thread);

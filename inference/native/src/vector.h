@@ -28,11 +28,16 @@ typedef int32_t Ints __attribute__((vector_size(4 * LANES)));
 typedef uint32_t Words __attribute__((vector_size(4 * LANES)));
 typedef uint16_t Halves __attribute__((vector_size(2 * LANES)));
 
-// No wider than the 8 columns that share a scale.
-constexpr int FEW_LANES = LANES < 8 ? LANES : 8;
-typedef float FewFloats __attribute__((vector_size(4 * FEW_LANES)));
-typedef int32_t FewInts __attribute__((vector_size(4 * FEW_LANES)));
-typedef int8_t FewBytes __attribute__((vector_size(FEW_LANES)));
+// As wide as `COUNT` numbers, or as the widest registers.
+template <int COUNT>
+struct Short {
+    static constexpr int WIDTH = LANES < COUNT ? LANES : COUNT;
+    typedef float Floats __attribute__((vector_size(4 * WIDTH)));
+    typedef int32_t Ints __attribute__((vector_size(4 * WIDTH)));
+    typedef int8_t Bytes __attribute__((vector_size(WIDTH)));
+};
+
+constexpr int SECOND_CACHE = 2;  // where __builtin_prefetch brings a line
 
 // Added to a float below 2^22 and taken away again, this rounds it to an integer, which then
 // stands in the low bits of the sum.

@@ -45,27 +45,32 @@ bool shares_each_item_once(int threads) {
     return true;
 }
 
-int runs_alone(Crowding& crowding) {
-    int runs = 0;
-    while (crowding.alone()) runs++;
-    return runs;
+using std::chrono::milliseconds;
+
+// For how many ms the next runs are one thread's, after a run that waited so long of its 10 ms.
+int alone_after(Crowding& crowding, Clock::time_point now, int waited_ms) {
+    crowding.record(now, milliseconds(10), milliseconds(waited_ms), 2);
+    int ms = 0;
+    while (crowding.alone(now + milliseconds(ms))) ms++;
+    return ms;
 }
 
 bool crowding_backs_off() {
-    using std::chrono::milliseconds;
     Crowding crowding;
-    if (crowding.alone()) return false;
-    crowding.record(milliseconds(10), milliseconds(2), 2);
-    if (runs_alone(crowding) != 0) return false;
-    crowding.record(milliseconds(10), milliseconds(9), 2);
-    const int first = runs_alone(crowding);
-    crowding.record(milliseconds(10), milliseconds(9), 2);
-    if (first == 0 || runs_alone(crowding) != 2 * first) return false;
-    for (int i = 0; i < 20; i++) crowding.record(milliseconds(10), milliseconds(9), 2);
-    if (runs_alone(crowding) > 1000) return false;
-    crowding.record(milliseconds(10), milliseconds(0), 2);
-    crowding.record(milliseconds(10), milliseconds(9), 2);
-    return runs_alone(crowding) == first;
+    Clock::time_point now = Clock::now();
+    if (crowding.alone(now) || alone_after(crowding, now, 2) != 0) return false;
+    const int first = alone_after(crowding, now, 9);
+    now += milliseconds(first);
+    const int second = alone_after(crowding, now, 9);
+    if (first == 0 || second != 2 * first) return false;
+    int longest = 0;
+    for (int i = 0; i < 20; i++) {
+        now += milliseconds(2000);
+        longest = alone_after(crowding, now, 9);
+    }
+    if (longest > 2000) return false;
+    now += milliseconds(2000);
+    return alone_after(crowding, now, 0) == 0 && alone_after(crowding, now, 9) == first;
 }
 
 }  // namespace

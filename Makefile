@@ -23,12 +23,12 @@ $(BIN)/python:
 
 $(RUN_STAMP): pyproject.toml constraints.txt | $(BIN)/python # what `make up` needs, no more
 	@echo 'installing into $(VENV): a minute or two, once'
-	$(PIP) --editable '.[all]'
+	@$(PIP) --editable '.[all]'
 	@touch $@
 
 $(STAMP): $(RUN_STAMP)
 	@echo 'installing what development needs into $(VENV), once'
-	$(PIP) --editable '.[dev]'
+	@$(PIP) --editable '.[dev]'
 	@touch $@
 
 up: $(RUN_STAMP) ## The whole mesh on this machine, a real model answering on PORT (8080)

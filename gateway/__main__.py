@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 import sys
 from collections.abc import Sequence
@@ -31,6 +32,9 @@ from mesh.telemetry.tracing import Tracing
 
 __all__ = ["main", "serve"]
 
+INSTANCES_WAIT_S = 2.0
+INSTANCES_POLL_S = 0.01
+
 
 def _store(settings: GatewaySettings, clock: Clock) -> SessionStore:
     if not settings.redis:
@@ -53,6 +57,14 @@ def _authenticator(settings: GatewaySettings, store: SessionStore) -> Authentica
     tickets = Tickets(store, settings.ticket_ttl_s)
     anonymous = settings.anonymous_tenant or None
     return Authenticator(keys, origins, tickets, anonymous_tenant=anonymous)
+
+
+async def _instances_known(pool: InstancePool) -> None:
+    """Return when an instance can take a stream, or it has taken too long to wait for one."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(INSTANCES_WAIT_S):
+            while not pool.ready():  # noqa: ASYNC110 - the pool is asked by many, and tells nobody
+                await asyncio.sleep(INSTANCES_POLL_S)
 
 
 async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
@@ -89,7 +101,9 @@ async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
     server = GatewayServer(build_app(deps, registry, connections), settings, connections, clock)
     async with asyncio.TaskGroup() as tasks:
         housekeeping = [tasks.create_task(pool.run()), tasks.create_task(registry.run())]
-        # The socket listens already: whoever connects now is served as soon as the loop turns.
+        # The socket listens already: whoever connects now waits a moment in its backlog instead of
+        # hearing from a gateway just started that there are no instances (CASES 48).
+        await _instances_known(pool)
         if settings.announce:
             sys.stdout.write(f"ready {settings.host}:{port}\n")
             sys.stdout.flush()

@@ -6,15 +6,19 @@ from pathlib import Path
 
 from fastapi import FastAPI, WebSocket
 from fastapi.staticfiles import StaticFiles
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
 
 from gateway.connections import Connections
 from gateway.deps import GatewayDeps
+from gateway.http_errors import REQUEST_ID_HEADER, error_response, request_id
 from gateway.openai.routes import openai_routes
 from gateway.session.registry import SessionRegistry
 from gateway.ticket_routes import ticket_routes
 from gateway.websocket import serve_websocket
 from mesh.telemetry.metrics import CONTENT_TYPE, Folded, render
+from seedance.protocol.errors import ErrorCode, SeedanceError
 
 __all__ = ["build_app"]
 
@@ -24,6 +28,7 @@ STATIC = Path(__file__).with_name("static")
 def build_app(deps: GatewayDeps, registry: SessionRegistry, connections: Connections) -> FastAPI:
     """The application. Whoever serves it runs `registry` and drains `connections`."""
     app = FastAPI(title="Seedance gateway", docs_url=None, redoc_url=None, openapi_url=None)
+    app.add_exception_handler(HTTPException, _refuse)
     app.include_router(ticket_routes(deps))
     app.include_router(openai_routes(deps))
     _health(app, deps, registry, connections)
@@ -35,6 +40,14 @@ def build_app(deps: GatewayDeps, registry: SessionRegistry, connections: Connect
     for path in ("/v2/infer", "/v1/chat"):
         app.add_api_websocket_route(path, infer)
     return app
+
+
+async def _refuse(request: Request, fault: Exception) -> Response:
+    """No such path, or not by this method: in the shape of every other error."""
+    status = fault.status_code if isinstance(fault, HTTPException) else 500
+    message = f"{request.method} {request.url.path} is not served here; see GET /v1/models"
+    headers = {REQUEST_ID_HEADER: request_id(request.headers)}
+    return error_response(SeedanceError(ErrorCode.BAD_REQUEST, message), headers, status=status)
 
 
 def _health(

@@ -166,7 +166,8 @@ class Authenticator:
     """Decides who a request comes from.
 
     `anonymous_tenant` is the tenant of whoever shows nothing; None: nobody is anonymous. It never
-    applies to somebody who shows a wrong key.
+    applies to somebody who shows a wrong key. Programs that insist on sending a key, such as
+    OpenAI's clients, may send the anonymous tenant's name.
     """
 
     def __init__(
@@ -178,6 +179,9 @@ class Authenticator:
         anonymous_tenant: str | None = None,
     ) -> None:
         self._keys = tuple(keys)
+        if anonymous_tenant is not None:
+            digest = hashlib.sha256(anonymous_tenant.encode()).digest()
+            self._keys += (ApiKey(anonymous_tenant, digest),)
         self._origins = origins
         self.tickets = tickets
         self._anonymous = Principal(anonymous_tenant) if anonymous_tenant is not None else None

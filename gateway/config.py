@@ -56,7 +56,8 @@ class GatewaySettings(ServiceSettings):
         SecretStr(""), description="API keys: `tenant:SHA-256 of the key in hex` each."
     )
     anonymous_tenant: str = Field(
-        "", description="Tenant of callers without a key; empty: a key is needed."
+        "",
+        description="Tenant of callers without a key, or with its name for one; empty: a key is needed.",
     )
     published_host: str = Field(
         "", description="Host address that a container engine publishes the port on; empty: `host`."
@@ -73,6 +74,8 @@ class GatewaySettings(ServiceSettings):
             raise ValueError("anonymous_tenant is for local use: bind host 127.0.0.1, or set keys")
         if self.heartbeat_session_s >= self.heartbeat_connection_s:
             raise ValueError("heartbeat_session_s must be below heartbeat_connection_s")
+        if self.redis and not self.redis.startswith(("redis://", "rediss://", "unix://")):
+            raise ValueError("redis must begin with redis://, rediss:// or unix://")
         for url in self.gateway_urls:
             if not url.startswith(("ws://", "wss://")):
                 raise ValueError(f"gateways: {url} must begin with ws:// or wss://")

@@ -16,6 +16,7 @@ from fastapi import FastAPI
 
 from gateway.config import GatewaySettings
 from gateway.connections import Connections
+from gateway.http_protocol import HttpProtocol
 from gateway.ws_protocol import socket_protocol
 from mesh.clock import Clock
 from mesh.settings import exit_with
@@ -25,8 +26,9 @@ __all__ = ["MESSAGE_BYTES_MAX", "GatewayServer", "bind"]
 # A client message is at most 1 MiB (§1).
 MESSAGE_BYTES_MAX = 1024 * 1024
 BACKLOG = 2048
-# What uvicorn has for HTTP requests that still run after the drain.
+# What uvicorn has for HTTP requests that still run after the drain: time to be cancelled and billed.
 HTTP_GRACE_S = 2
+POLL_S = 0.05
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -59,7 +61,7 @@ class GatewayServer(uvicorn.Server):
                 ws_ping_interval=None,
                 ws_ping_timeout=None,
                 ws_per_message_deflate=False,
-                http="httptools",
+                http=HttpProtocol,
                 lifespan="off",
                 log_config=None,
                 access_log=False,
@@ -88,5 +90,10 @@ class GatewayServer(uvicorn.Server):
                 return
             for server in self.servers:
                 server.close()
+            loop = asyncio.get_running_loop()
+            end_at = loop.time() + self._grace_s
             await self._connections.drain(self._grace_s)
+            # Answers over HTTP can be resumed nowhere: they finish, as simple clients' streams do.
+            while self.server_state.tasks and loop.time() < end_at:  # noqa: ASYNC110 - no event
+                await asyncio.sleep(POLL_S)
             self.should_exit = True

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
+import logging
 from typing import Protocol
 
 from mesh.clock import Clock
 
 __all__ = ["Timed", "TimerWheel"]
+
+log = logging.getLogger("gateway")
 
 # Deadlines closer together than this are served together.
 GRAIN_S = 0.05
@@ -70,9 +73,20 @@ class TimerWheel:
     def _fire(self) -> None:
         self._handle = None
         now = self._clock.monotonic()
+        due = []
         while self._heap and self._heap[0][0] <= now:
             at, _, timed = heapq.heappop(self._heap)
             if timed.armed_at == at:
                 timed.armed_at = float("inf")
-                timed.on_time(now)
+                due.append(timed)
+        # Who arms for a time that has passed waits for the next round: served in this one, it could
+        # hold the loop for ever.
+        for timed in due:
+            self._tell(timed, now)
         self._schedule()
+
+    def _tell(self, timed: Timed, now: float) -> None:
+        try:
+            timed.on_time(now)
+        except Exception:  # one session's fault must not stop everybody's time
+            log.exception("a deadline could not be served")

@@ -63,6 +63,10 @@ class Socket(Protocol):
         """Close it."""
         ...
 
+    async def give_way(self) -> None:
+        """Wait until the next message may be dealt with."""
+        ...
+
 
 class Connection:
     """Carries one session at a time: first the provisional one, then perhaps a resumed one."""
@@ -166,6 +170,8 @@ class Connection:
     def _do(self, effect: ConnectionEffect) -> None:
         match effect:
             case Deliver(event):
+                if isinstance(event, Refused):
+                    self._deps.metrics.rejected.labels(event.error.code.value).inc()
                 self._owner.step(event)
             case PingPeer():
                 self._socket.send_ping()
@@ -250,12 +256,12 @@ async def serve_websocket(
     with connections.holding(connection):
         connection.open()
         try:
-            await _receive(websocket, connection)
+            await _receive(websocket, socket, connection)
         finally:
             connection.gone()
 
 
-async def _receive(websocket: WebSocket, connection: Connection) -> None:
+async def _receive(websocket: WebSocket, socket: Socket, connection: Connection) -> None:
     while True:
         message = await websocket.receive()
         if message["type"] == "websocket.disconnect":
@@ -265,6 +271,7 @@ async def _receive(websocket: WebSocket, connection: Connection) -> None:
             connection.on_binary()
         else:
             await connection.on_text(text)
+        await socket.give_way()
 
 
 async def _refuse(websocket: WebSocket, refusal: Refusal, chosen: str | None) -> None:

@@ -10,13 +10,16 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.http11 import Request
 from websockets.protocol import OPEN
 
 from mesh.clock import Clock, SystemClock
+
+if TYPE_CHECKING:
+    from uvicorn._types import ASGISendEvent
 
 __all__ = ["SOCKET_EXTENSION", "SocketProtocol", "socket_protocol"]
 
@@ -29,6 +32,11 @@ WRITE_LOW_BYTES = 4 * 1024
 _TEXT_FINAL = 0x81
 _LENGTH_7, _LENGTH_16 = 125, 0xFFFF
 FAULT_LINGER_S = 1.0
+# A client that makes us answer faster than it reads is not heard while this much waits for it. A
+# whole window of frames fits well below.
+UNREAD_BYTES_MAX = 1024 * 1024
+# So much at once is a flood: whoever sends it waits for the loop's next turn with the rest.
+FLOOD_BYTES = 64 * 1024
 # RFC 6455 §5.5: a control frame holds 125 bytes, two of which are the close code.
 CLOSE_REASON_BYTES_MAX = 123
 
@@ -69,11 +77,30 @@ class SocketProtocol(WebSocketsSansIOProtocol):
             self.scope["extensions"] = {**(self.scope["extensions"] or {}), SOCKET_EXTENSION: {}}
             cast("dict[str, object]", self.scope["extensions"])[SOCKET_EXTENSION] = self
 
+    async def send(self, message: ASGISendEvent) -> None:
+        """A refusal in full completes the handshake; uvicorn would log an error for each."""
+        await super().send(message)
+        if self.initial_response is not None and self.close_sent:
+            self.handshake_complete = True
+
     def data_received(self, data: bytes) -> None:
         """Anything that arrives is a sign of life; after a fault it is only thrown away."""
         self.input_at = self.clock.monotonic()
         if self.conn.parser_exc is None:
             super().data_received(data)
+            if len(data) >= FLOOD_BYTES and not self.read_paused:
+                self.transport.pause_reading()
+                self.loop.call_soon(self._read_on)
+
+    def _read_on(self) -> None:
+        if not self.read_paused and not self.transport.is_closing():
+            self.transport.resume_reading()
+
+    def handle_ping(self) -> None:
+        """Answer a ping; of many, the last will do (RFC 6455 §5.5.3) for who does not read."""
+        pong = b"".join(self.conn.data_to_send())
+        if not self._unread:
+            self.transport.write(pong)
 
     def handle_parser_exception(self) -> None:
         """Close with the fault's code, and go on reading for a moment.
@@ -90,7 +117,7 @@ class SocketProtocol(WebSocketsSansIOProtocol):
         self.transport.write(b"".join(self.conn.data_to_send()))
         self.close_sent = True
         self.transport.resume_reading()
-        self.close_timer = self.loop.call_later(FAULT_LINGER_S, self.transport.close)
+        self._part_after(FAULT_LINGER_S)
 
     def pause_writing(self) -> None:
         """The buffer is over its mark."""
@@ -147,7 +174,26 @@ class SocketProtocol(WebSocketsSansIOProtocol):
         if self.read_paused:
             self.read_paused = False
             self.transport.resume_reading()
-        self.close_timer = self.loop.call_later(self.close_timeout, self.transport.close)
+        self.writable.set()
+        self._part_after(self.close_timeout)
+
+    def _part_after(self, seconds: float) -> None:
+        """Close by then; a peer that does not even read what was sent is cut off."""
+        self.close_timer = self.loop.call_later(seconds, self._part)
+
+    def _part(self) -> None:
+        self.close_timer = self.loop.call_later(self.close_timeout, self.transport.abort)
+        self.transport.close()
+
+    @property
+    def _unread(self) -> bool:
+        return self.transport.get_write_buffer_size() > UNREAD_BYTES_MAX
+
+    async def give_way(self) -> None:
+        """Before the next message: let others have their turn, and this client read its answers."""
+        await asyncio.sleep(0)
+        while self.alive and self._unread:
+            await self.writable.wait()
 
     def send_receive_event_to_app(self) -> None:
         """Refuse invalid UTF-8 with 1007, without a stack trace in the log."""

@@ -50,6 +50,8 @@ def load_engine(settings: InferenceSettings) -> tuple[Runner, Preparer]:
             dtype=settings.dtype,
             kv_cache_dtype=settings.kv_cache_dtype,
             threads=settings.threads,
+            cpu_backend=settings.cpu_backend,
+            native_library=settings.native_library,
             progress=None,
         )
     except ModelLoadError as error:

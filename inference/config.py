@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -47,8 +47,8 @@ class InferenceSettings(ServiceSettings):
     advertise: str = Field(
         "", description="host:port by which others reach this instance; empty: host and port."
     )
-    engine: str = Field(
-        "native", pattern="^(native|script)$", description="native: a model; script: played lists."
+    engine: Literal["native", "script"] = Field(
+        "native", description="native: a model; script: played lists."
     )
     model: Path | None = Field(
         None, description="Folder in Hugging Face's layout, or GGUF file, of the model to serve."
@@ -58,15 +58,21 @@ class InferenceSettings(ServiceSettings):
     context_length: int | None = Field(
         None, ge=16, description="Longest prompt and answer together; empty: the model's own."
     )
-    dtype: str = Field(
-        "auto", pattern="^(auto|fp32|bf16)$", description="How weights are held: auto, fp32, bf16."
+    dtype: Literal["auto", "fp32", "bf16"] = Field(
+        "auto", description="How weights are held: auto, fp32, bf16."
     )
-    kv_cache_dtype: str = Field(
+    kv_cache_dtype: Literal["auto", "fp32", "fp16", "bf16"] = Field(
         "auto",
-        pattern="^(auto|fp32|fp16|bf16)$",
         description="How keys and values are held: auto, fp32, fp16, bf16.",
     )
     threads: int = Field(0, ge=0, description="Compute threads; 0: as the machine allows.")
+    cpu_backend: Literal["auto", "native", "torch"] = Field(
+        "auto",
+        description="What computes on a CPU: auto, native (built once by a C++ compiler), torch.",
+    )
+    native_library: Path | None = Field(
+        None, description="The native step built ahead (`python -m inference.native.build DIR`)."
+    )
     block_size: int = Field(64, ge=1, le=1024, description="Tokens in a KV block.")
     kv_blocks: int | None = Field(
         None, ge=1, description="KV blocks; empty: what kv_cache_gib holds."
@@ -84,8 +90,17 @@ class InferenceSettings(ServiceSettings):
     step_tokens_max: int | None = Field(
         None, ge=1, description="Most tokens computed in a step; empty: the engine's default."
     )
-    prefill_chunk_busy_max: int = Field(
-        64, ge=1, description="Most prompt tokens in a step while others decode (native)."
+    itl_target_ms: float = Field(
+        45.0,
+        gt=0,
+        description="Time between two tokens that running streams are promised; a new prompt's "
+        "tokens are computed in chunks that keep it.",
+    )
+    prefill_chunk_busy_max: int | None = Field(
+        None,
+        ge=1,
+        description="Most prompt tokens in a step while others decode; empty: what itl_target_ms "
+        "allows.",
     )
     queue_max: int = Field(
         1024,
@@ -139,7 +154,9 @@ class InferenceSettings(ServiceSettings):
             batch_max=self.batch_max or (SCRIPT_BATCH if script else default.batch_max),
             step_tokens_max=self.step_tokens_max
             or (SCRIPT_STEP_TOKENS if script else default.step_tokens_max),
-            prefill_chunk_busy_max=SCRIPT_STEP_TOKENS if script else self.prefill_chunk_busy_max,
+            itl_target_ms=self.itl_target_ms,
+            prefill_chunk_busy_max=self.prefill_chunk_busy_max
+            or (SCRIPT_STEP_TOKENS if script else None),
             queue_max=self.queue_max,
             queue_ttl_s=self.queue_ttl_s,
             concurrent_max=self.concurrent_max,

@@ -8,8 +8,6 @@ import secrets
 import sys
 from collections.abc import Callable
 
-from prometheus_client import start_http_server
-
 from inference.config import InferenceSettings
 from inference.engine.engine import Engine
 from inference.engine.loop import EngineLoop
@@ -23,7 +21,7 @@ from inference.wire import load_to_pb
 from mesh.clock import SystemClock
 from mesh.rpc.server import RpcServer
 from mesh.settings import exit_with
-from mesh.telemetry.metrics import Folded, InferenceMetrics
+from mesh.telemetry.metrics import Folded, InferenceMetrics, serve_metrics
 from mesh.telemetry.tracing import Tracing
 from seedance.v2 import router_pb2
 
@@ -166,7 +164,7 @@ def _serve_metrics(
             "seedance_inference_tokens": ("Tokens chosen.", lambda: engine.token_count),
             "seedance_inference_preemptions": (
                 "Sequences that lost their blocks to a more urgent one.",
-                lambda: engine.scheduler.preemptions,
+                lambda: engine.scheduler.places.preemptions,
             ),
         },
         gauges={
@@ -184,19 +182,4 @@ def _serve_metrics(
             ),
         },
     )
-    try:
-        server, thread = start_http_server(
-            settings.metrics_port, addr=settings.host, registry=metrics.registry
-        )
-    except OSError:
-        exit_with(
-            f"cannot listen on {settings.host}:{settings.metrics_port}: is the port in use? "
-            "Choose another with --metrics-port"
-        )
-
-    def stop() -> None:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-    return stop
+    return serve_metrics(metrics.registry, settings.host, settings.metrics_port)

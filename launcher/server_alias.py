@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from launcher.blueprint import INSTANCES_DEFAULT, UpOptions
-from launcher.cli import DATA_DEFAULT, start_mesh
+from launcher.cli import DATA_DEFAULT, DataOption, LogLevelOption, start_mesh
 
 __all__ = ["main", "serve"]
 
@@ -21,26 +21,24 @@ def serve(
     max_conns: Annotated[
         int, typer.Option("--max-conns", help="Most connections per gateway.", min=1)
     ] = 10_000,
-    streaming_enabled: Annotated[
-        str, typer.Option("--streaming-enabled", help="Accepted; the mesh always streams.")
+    _streaming_enabled: Annotated[
+        Literal["true", "false"],
+        typer.Option(
+            "--streaming-enabled", case_sensitive=False, help="Accepted; the mesh always streams."
+        ),
     ] = "true",
     kv_cache_dtype: Annotated[
-        str, typer.Option("--kv-cache-dtype", help="auto, fp32, bf16 or fp16.")
+        Literal["auto", "fp32", "fp16", "bf16"],
+        typer.Option("--kv-cache-dtype", help="How keys and values are held."),
     ] = "auto",
-    log_level: Annotated[
-        str, typer.Option("--log-level", help="debug, info, warning or error.")
-    ] = "warning",
+    log_level: LogLevelOption = "warning",
     trace_output: Annotated[
         Path | None,
         typer.Option("--trace-output", help="Write the engine's steps there as a Chrome trace."),
     ] = None,
-    data: Annotated[
-        Path, typer.Option("--data", help="Folder for store, ledger, logs.")
-    ] = DATA_DEFAULT,
+    data: DataOption = DATA_DEFAULT,
 ) -> None:
     """Start the whole mesh on this machine."""
-    if streaming_enabled.lower() not in {"true", "false"}:
-        raise typer.BadParameter("must be true or false", param_hint="--streaming-enabled")
     inference = ["--kv-cache-dtype", kv_cache_dtype]
     if trace_output is not None:
         inference += ["--trace-output", str(trace_output.resolve())]

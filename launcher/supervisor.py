@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import signal
 from asyncio.subprocess import Process
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from launcher.blueprint import ProcessSpec
+from launcher.environment import part_of
 from launcher.meshfile import RunningProcess, write_mesh
 from launcher.probes import serves
 from mesh.lifecycle import die_with_parent
@@ -30,7 +30,6 @@ PROBE_PAUSE_S = 0.05
 EXIT_USAGE = 2
 # Time between SIGTERM and SIGKILL when the mesh ends.
 STOP_GRACE_S = 10.0
-LOG_TAIL_LINES = 3
 
 # Who ends first: what takes work in, then what does it, then what remembers it.
 STOP_ORDER = ("gateway", "inference", "metering", "router", "store")
@@ -43,7 +42,7 @@ class StartFailedError(Exception):
 class Supervisor:
     """Runs the specs. `on_change(name, what)` is told of every start and end.
 
-    `environment` is added to the processes' own: what must not stand in a list of processes.
+    `environment` is the whole mesh's; each process is given the part that it knows.
     """
 
     def __init__(
@@ -51,18 +50,18 @@ class Supervisor:
         specs: Sequence[ProcessSpec],
         data: Path,
         *,
-        environment: Mapping[str, str] | None = None,
+        environment: Mapping[str, str],
         restart: bool = True,
         on_change: Callable[[str, str], None] = lambda _name, _what: None,
     ) -> None:
         self._specs = list(specs)
         self._data = data
-        self._environment = {**os.environ, **(environment or {})}
+        self._environment = environment
         self._restart = restart
         self._on_change = on_change
         self._live: dict[str, Process] = {}
         self._keepers: list[asyncio.Task[None]] = []
-        self._stopping = False
+        self._stopping = asyncio.Event()
         self._failed = asyncio.get_running_loop().create_future()
 
     async def start(self) -> None:
@@ -86,7 +85,7 @@ class Supervisor:
 
     async def stop(self, *, at_once: bool = False) -> None:
         """End all processes, kind by kind; what has not ended after the grace time is killed."""
-        self._stopping = True
+        self._stopping.set()
         for kind in STOP_ORDER:
             names = [s.name for s in self._specs if s.kind == kind and s.name in self._live]
             await asyncio.gather(*(self._end(self._live[n], at_once=at_once) for n in names))
@@ -107,20 +106,30 @@ class Supervisor:
             await process.wait()
 
     async def _keep(self, spec: ProcessSpec) -> None:
+        try:
+            await self._keep_alive(spec)
+        except OSError as error:
+            # No such program, no memory, no room on the disk: nobody else would hear of it.
+            self._fail(f"cannot keep {spec.name} running: {error.strerror or error}")
+
+    async def _keep_alive(self, spec: ProcessSpec) -> None:
         loop = asyncio.get_running_loop()
         pause = RESTART_PAUSE_S
-        while True:
+        while not self._stopping.is_set():
             born = loop.time()
             process = await self._spawn(spec)
+            if self._stopping.is_set():
+                # `stop` came in between and did not see this one.
+                await self._end(process, at_once=True)
             code = await process.wait()
             self._live.pop(spec.name, None)
             self._publish()
-            if self._stopping:
+            if self._stopping.is_set():
+                return
+            if code == EXIT_USAGE:
+                self._fail(_last_word(spec.log) or spec.name)
                 return
             self._on_change(spec.name, f"ended ({code})")
-            if code == EXIT_USAGE:
-                self._fail(spec)
-                return
             if not self._restart:
                 return
             if loop.time() - born > HEALTHY_AFTER_S:
@@ -135,7 +144,7 @@ class Supervisor:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=self._environment,
+                env=part_of(spec.kind, self._environment),
                 # Its own group: Ctrl-C in the terminal reaches the supervisor alone, which ends the
                 # others in order. Should the supervisor be killed, the kernel ends them.
                 start_new_session=True,
@@ -154,9 +163,9 @@ class Supervisor:
             await asyncio.sleep(PROBE_PAUSE_S)
         self._on_change(spec.name, "serving")
 
-    def _fail(self, spec: ProcessSpec) -> None:
+    def _fail(self, message: str) -> None:
         if not self._failed.done():
-            self._failed.set_exception(StartFailedError(_last_word(spec.log) or spec.name))
+            self._failed.set_exception(StartFailedError(message))
 
     def _publish(self) -> None:
         entries = [

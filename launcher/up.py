@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
-import secrets
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 
 from launcher.blueprint import ProcessSpec, UpOptions, build
+from launcher.environment import mesh_environment, unknown_to_all
 from launcher.ports import is_free
 from launcher.supervisor import StartFailedError, Supervisor
 from mesh.settings import exit_with
@@ -25,10 +26,13 @@ __all__ = ["run_up"]
 @contextlib.contextmanager
 def _sole_owner(data: Path) -> Iterator[None]:
     """Hold the data folder: two meshes on one folder would write over each other."""
-    data.mkdir(parents=True, exist_ok=True)
-    (data / "logs").mkdir(exist_ok=True)
-    (data / "store").mkdir(exist_ok=True)
-    with (data / "lock").open("w") as lock:
+    try:
+        for folder in (data, data / "logs", data / "store"):
+            folder.mkdir(parents=True, exist_ok=True)
+        lock = (data / "lock").open("w")
+    except OSError as error:
+        exit_with(f"{data} cannot be written ({error.strerror}); choose another folder with --data")
+    with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -39,29 +43,31 @@ def _sole_owner(data: Path) -> Iterator[None]:
 
 
 def _progress() -> Progress:
+    console = Console(stderr=True)
     return Progress(
         SpinnerColumn(),
         TextColumn("[progress.description]{task.description}"),
         BarColumn(bar_width=24),
         MofNCompleteColumn(),
-        console=Console(stderr=True),
+        console=console,
         transient=True,
+        disable=not console.is_terminal,
     )
 
 
 class _Board:
     """Shows how many processes serve while the mesh starts, and what dies afterwards."""
 
-    def __init__(self, progress: Progress, total: int) -> None:
+    def __init__(self, progress: Progress, total: int, *, restart: bool) -> None:
         self._progress = progress
+        self._then = ", starting again" if restart else ""
         self._task = progress.add_task("starting the mesh", total=total)
-        self.started = False
 
     def tell(self, name: str, what: str) -> None:
         if what == "serving":
             self._progress.update(self._task, advance=1, description=f"{name} serves")
         elif what.startswith("ended"):
-            sys.stderr.write(f"seedance: {name} {what}, starting again\n")
+            sys.stderr.write(f"seedance: {name} {what}{self._then}\n")
 
 
 async def _run(specs: list[ProcessSpec], options: UpOptions, *, restart: bool) -> None:
@@ -75,12 +81,11 @@ async def _run(specs: list[ProcessSpec], options: UpOptions, *, restart: bool) -
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(signum, interrupt)
     with _progress() as progress:
-        board = _Board(progress, len(specs))
+        board = _Board(progress, len(specs), restart=restart)
         supervisor = Supervisor(
             specs,
             options.data,
-            # Made anew at every start: instances believe the members of this mesh alone.
-            environment={"SEEDANCE_MESH_SECRET": secrets.token_urlsafe(32)},
+            environment=mesh_environment(os.environ),
             restart=restart,
             on_change=board.tell,
         )
@@ -120,6 +125,8 @@ async def _stop(supervisor: Supervisor, at_once: asyncio.Event) -> None:
 
 def run_up(options: UpOptions, *, restart: bool = True) -> None:
     """Start the mesh, print `ready http://…`, keep it alive until SIGINT or SIGTERM, end it all."""
+    if unknown := unknown_to_all(os.environ):
+        exit_with(f"unknown environment variable {unknown[0]}; docs/operations.md lists them all")
     if not is_free(options.port):
         exit_with(f"port {options.port} is in use; choose another with --port")
     with _sole_owner(options.data):

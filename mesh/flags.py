@@ -32,7 +32,10 @@ def settings_from_flags(
     for name, field in cls.model_fields.items():
         if field.annotation is SecretStr:
             continue
-        default = "" if field.default is PydanticUndefined else f" Default: {field.default}."
+        # What is empty by default says in its description what that means.
+        default = (
+            "" if field.default in (None, "", PydanticUndefined) else f" Default: {field.default}."
+        )
         text = f"{field.description or name}{default} [{ENV_PREFIX}{name.upper()}]"
         flag = "--" + name.replace("_", "-")
         help_text = text.replace("%", "%%")

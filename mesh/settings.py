@@ -1,7 +1,7 @@
 """One frozen settings class per service: read once, checked together, never read again.
 
 A service derives its class from `ServiceSettings` and documents every field. Values come from the
-environment as `SEEDANCE_<FIELD>`; a `SEEDANCE_…` variable that no service knows is refused, so that
+environment as `SEEDANCE_<FIELD>`; a `SEEDANCE_…` variable that it does not know is refused, so that
 a typing error is found at start and not in production.
 """
 
@@ -9,18 +9,29 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import NoReturn, TypeVar
+from typing import Literal, NoReturn, TypeVar
 
 from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-__all__ = ["ENV_PREFIX", "ServiceSettings", "exit_with", "load_settings", "unknown_variables"]
+__all__ = [
+    "ENV_PREFIX",
+    "LogLevel",
+    "ServiceSettings",
+    "exit_with",
+    "load_settings",
+    "unknown_variables",
+]
 
 ENV_PREFIX = "SEEDANCE_"
 EXIT_USAGE = 2
 
 # Variables that are read by something else than a service's settings class.
-FOREIGN_VARIABLES = frozenset({"SEEDANCE_TEST_POSTGRES", "SEEDANCE_TEST_REDIS", "SEEDANCE_CACHE"})
+FOREIGN_VARIABLES = frozenset(
+    {"SEEDANCE_API_KEY", "SEEDANCE_CACHE", "SEEDANCE_TEST_POSTGRES", "SEEDANCE_TEST_REDIS"}
+)
+
+LogLevel = Literal["debug", "info", "warning", "error"]
 
 S = TypeVar("S", bound="ServiceSettings")
 
@@ -31,8 +42,8 @@ class ServiceSettings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, frozen=True, extra="forbid")
 
     host: str = Field("127.0.0.1", description="Address to listen on.")
-    log_level: str = Field(
-        "warning", pattern="^(debug|info|warning|error)$", description="Lowest level logged."
+    log_level: LogLevel = Field(
+        "warning", description="Lowest level logged: debug, info, warning or error."
     )
     log_json: bool = Field(False, description="Log one JSON object per line instead of text.")
     otlp_endpoint: str = Field(
@@ -94,5 +105,6 @@ def load_settings(cls: type[S], **overrides: object) -> S:
         return cls(**{k: v for k, v in overrides.items() if v is not None})  # type: ignore[arg-type]
     except ValidationError as error:
         fault = error.errors()[0]
-        where = ".".join(str(part) for part in fault["loc"]) or "settings"
-        exit_with(f"{ENV_PREFIX}{where.upper()}: {fault['msg']}")
+        where = ".".join(str(part) for part in fault["loc"])
+        message = fault["msg"].removeprefix("Value error, ")
+        exit_with(f"{ENV_PREFIX}{where.upper()}: {message}" if where else message)

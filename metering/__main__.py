@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import secrets
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from prometheus_client import start_http_server
 from sqlalchemy.exc import SQLAlchemyError
 
 from mesh.clock import SystemClock
@@ -16,7 +15,7 @@ from mesh.lifecycle import die_with_parent, run_service
 from mesh.rpc.server import RpcServer
 from mesh.settings import exit_with
 from mesh.telemetry.logs import setup_logs
-from mesh.telemetry.metrics import MeteringMetrics
+from mesh.telemetry.metrics import MeteringMetrics, serve_metrics
 from mesh.telemetry.tracing import Tracing
 from metering.config import MeteringSettings
 from metering.consumer import UsageConsumer
@@ -36,6 +35,12 @@ def _open_ledger(settings: MeteringSettings) -> Ledger:
         exit_with("cannot open the ledger: does --ledger name an existing folder or a database?")
 
 
+def _serve_metrics(settings: MeteringSettings, metrics: MeteringMetrics) -> Callable[[], None]:
+    if not settings.metrics_port:
+        return lambda: None
+    return serve_metrics(metrics.registry, settings.host, settings.metrics_port)
+
+
 async def serve(settings: MeteringSettings, stop: asyncio.Event) -> None:
     """Carry usage into the ledger and answer questions until `stop` is set."""
     tracing = Tracing(
@@ -45,8 +50,7 @@ async def serve(settings: MeteringSettings, stop: asyncio.Event) -> None:
         ratio=settings.trace_ratio,
     )
     metrics = MeteringMetrics()
-    if settings.metrics_port:
-        start_http_server(settings.metrics_port, settings.host, metrics.registry)
+    stop_metrics = _serve_metrics(settings, metrics)
     ledger = _open_ledger(settings)
     consumer = UsageConsumer(
         settings.redis,
@@ -70,6 +74,7 @@ async def serve(settings: MeteringSettings, stop: asyncio.Event) -> None:
         await rpc.drain(settings.drain_grace_s)
     await consumer.close()
     ledger.close()
+    stop_metrics()
     tracing.close()
 
 

@@ -31,6 +31,9 @@ BODY_BYTES_MAX = 1024 * 1024
 CANARY_HEADER = "X-Canary"
 TRACEPARENT_HEADER = "traceparent"
 
+# Unix milliseconds until the year 5138; a longer number is refused unread.
+_MILLISECONDS_DIGITS_MAX = 14
+
 Answer = Callable[[Request, Principal, dict[str, str]], Awaitable[Response]]
 
 
@@ -182,6 +185,6 @@ def _usage(deps: GatewayDeps) -> Answer:
 
 def _milliseconds(request: Request, name: str) -> int:
     text = request.query_params.get(name, "0")
-    if not (text.isascii() and text.isdigit() and int(text) < 2**63):
+    if not (text.isascii() and text.isdigit() and len(text) <= _MILLISECONDS_DIGITS_MAX):
         raise bad_field(name, "Unix milliseconds")
     return int(text)

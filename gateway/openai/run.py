@@ -26,7 +26,7 @@ from gateway.upstream.base import (
 from mesh.telemetry.names import Span
 from seedance.protocol.errors import ErrorCode, SeedanceError
 from seedance.protocol.frames import Timing, Usage
-from seedance.protocol.request import GenerateRequest
+from seedance.protocol.request import GenerateRequest, within_quota
 from seedance.protocol.text import Piece, TextBuffer, TextGapError
 
 __all__ = ["CREDIT_TOKENS", "End", "Generation"]
@@ -191,7 +191,9 @@ class Generation:
         spec = Open(
             generation=self._account.generation,
             epoch=self._epoch,
-            request=self._request,
+            request=within_quota(
+                self._request, self._accepted.token_quota if self._accepted else 0
+            ),
             tenant=self._caller.tenant,
             forced_prefix=tuple(self._text.token_ids),
             traceparent=self._account.traceparent,
@@ -236,6 +238,8 @@ class Generation:
             self._text.receive(tokens)
         except TextGapError:
             if self._handle is not None:
+                # Nobody will take what it makes, so it must not go on making it.
+                self._handle.cancel()
                 self._handle.abandon()
             self.on_broken()
             return

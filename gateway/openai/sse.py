@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -28,6 +29,10 @@ ADOPTED_BATCH_HEADER = "X-Adopted-Batch-Size"
 TOKEN_QUOTA_HEADER = "X-Token-Quota"  # noqa: S105 - a header's name
 
 Put = Callable[[bytes], Awaitable[None]]
+
+# A reader that takes nothing for so long is gone, as on a WebSocket (30 s and 15 s, §2): until then its
+# generation pauses, but holds its blocks.
+STALL_S = 45.0
 
 _DONE = b"data: [DONE]\n\n"
 _SSE_HEADERS = {
@@ -74,7 +79,8 @@ class GenerationResponse(Response):
             headers = self._common | _adopted(accepted)
             shape = self._shape(accepted.model)
             if self._asked.stream:
-                await self._stream(send, headers, shape)
+                with suppress(TimeoutError):
+                    await self._stream(send, headers, shape)
                 return
             piece, end = await self._generation.whole()
         except SeedanceError as error:
@@ -87,10 +93,15 @@ class GenerationResponse(Response):
 
     async def _stream(self, send: Send, headers: dict[str, str], shape: AnswerShape) -> None:
         raw = [(k.encode(), v.encode()) for k, v in (headers | _SSE_HEADERS).items()]
-        await send({"type": "http.response.start", "status": 200, "headers": raw})
+
+        async def tell(kind: str, **fields: Any) -> None:
+            async with asyncio.timeout(STALL_S):
+                await send({"type": f"http.response.{kind}", **fields})
 
         async def put(event: bytes, *, more: bool = True) -> None:
-            await send({"type": "http.response.body", "body": event, "more_body": more})
+            await tell("body", body=event, more_body=more)
+
+        await tell("start", status=200, headers=raw)
 
         first = shape.first()
         if first is not None:

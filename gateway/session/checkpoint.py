@@ -58,6 +58,7 @@ class Checkpointer:
         self._interval_s = interval_s
         self._dirty: dict[SessionOwner, None] = {}
         self._wake = asyncio.Event()
+        self._committing = asyncio.Lock()
         self._mark: str | None = None
         self._mark_at = 0.0
         self._renew_at = 0.0
@@ -87,6 +88,12 @@ class Checkpointer:
 
     async def commit(self) -> None:
         """Write all that is new now; returns when it is in the store, or the store is found away."""
+        # One after the other: two on their way at once, over two connections, may arrive the other
+        # way round, and token ids are appended as they come.
+        async with self._committing:
+            await self._commit()
+
+    async def _commit(self) -> None:
         self._wake.clear()
         self._renew_if_due()
         try:

@@ -1,8 +1,9 @@
 """One stream's work at the instances: opened, found again after a break, and let go (the design, §3).
 
-    ──open, recover──► ASKED ──accepted──► HELD ──done, error──► OVER
-                         ▲                   │
-                         └── broken: attach, then re-open elsewhere, each time after a longer wait
+    ──open──► OPENING ──accepted──► HELD ──done, error──► OVER
+                 ▲                   │ ▲
+                 │                 broken
+                 └──refused── ATTACHING ──accepted
 
 The session's machine says what is wanted; where, and how often it is tried, is decided here.
 """
@@ -30,6 +31,7 @@ from seedance.protocol.events import (
     UpstreamTokens,
 )
 from seedance.protocol.frames import Timing, Usage
+from seedance.protocol.request import within_quota
 from seedance.protocol.stream import StreamMachine
 
 if TYPE_CHECKING:
@@ -43,12 +45,11 @@ RECOVERIES_MAX = 12
 RECOVERIES_AT_ONCE = 2
 RECOVERY_WAIT_S = 0.1
 RECOVERY_WAIT_MAX_S = 2.0
-# Refusals by an instance that another one may not share.
-_ELSEWHERE = frozenset({ErrorCode.UNAVAILABLE, ErrorCode.UNKNOWN_STREAM})
 
 
 class _Phase(Enum):
-    ASKED = "asked"
+    OPENING = "opening"
+    ATTACHING = "attaching"
     HELD = "held"
     OVER = "over"
 
@@ -62,14 +63,16 @@ class Generation:
         self._deps = owner.deps
         self._stream = stream
         self._name = f"{owner.identity.session}/{stream.id}"
-        self._phase = _Phase.ASKED
+        self._phase = _Phase.OPENING
         self._listening: _Ear | None = None
         self._handle: StreamHandle | None = None
         self._failed: frozenset[str] = frozenset()
         self._tries = 0
         self._credit = 0
+        # When it was opened here, until its first text has come.
+        self._opened_at: float | None = None
         self._retry: asyncio.TimerHandle | None = None
-        self._span = self._begin_span()
+        self._span = _begin_span(owner, stream, opening)
         stream.traceparent = self._span.traceparent
 
     # ------------------------------------------------------------ what the session wants
@@ -77,6 +80,7 @@ class Generation:
     def open(self, credit: int) -> None:
         """Begin on the instance that the router's rule names; a refusal is heard like any other."""
         self._credit = credit
+        self._opened_at = self._deps.clock.monotonic()
         try:
             instance = self._choose()
         except NoInstanceError as error:
@@ -88,7 +92,6 @@ class Generation:
         """The call broke: attach to the same instance first, it may be alive."""
         self._credit = credit
         self._leave()
-        self._phase = _Phase.ASKED
         if self._tries == 0 and self.opening.instance:
             self._tries = 1
             self._attach_at(self.opening.instance)
@@ -97,6 +100,9 @@ class Generation:
 
     def grant(self, tokens: int) -> None:
         """More credit."""
+        if self._phase in (_Phase.OPENING, _Phase.ATTACHING):
+            # Who refuses it after all takes this along: whoever is asked next is given it again.
+            self._credit += tokens
         if self._handle is not None:
             self._handle.add_credit(tokens)
 
@@ -112,7 +118,7 @@ class Generation:
             self._hear(UpstreamBroken())
 
     def finish(self, finished: Finished) -> None:
-        """The stream is settled: write its bill and end its span."""
+        """The stream is settled: end its span, and write its bill if an instance ever took it."""
         opening, usage = self.opening, finished.usage
         prompt = usage.prompt_tokens or opening.prompt_tokens
         event = StreamFinished(
@@ -126,10 +132,13 @@ class Generation:
             cached_tokens=usage.cached_tokens,
             completion_tokens=usage.completion_tokens,
             started_ms=opening.started_ms,
-            ended_ms=self._deps.clock.wall_ms(),
+            # Lest a wall clock that was set back makes it end before it began.
+            ended_ms=max(opening.started_ms, self._deps.clock.wall_ms()),
             traceparent=self._span.traceparent,
         )
-        self._deps.usage.add(event.event())
+        self._deps.metrics.requests.labels("websocket", finished.reason).inc()
+        if opening.model:  # what no instance took costs nothing
+            self._deps.usage.add(event.event())
         self._span.set(
             {
                 Attribute.RESPONSE_MODEL: opening.model,
@@ -163,6 +172,10 @@ class Generation:
             case UpstreamTokens():
                 known = len(self._stream.text.token_ids)
                 self._hear(what)
+                if what.text and self._opened_at is not None:
+                    took = self._deps.clock.monotonic() - self._opened_at
+                    self._deps.metrics.ttft.observe(took)
+                    self._opened_at = None
                 if self._tries and len(self._stream.text.token_ids) > known:
                     self._tries, self._failed = 0, frozenset()
                 return
@@ -170,13 +183,22 @@ class Generation:
                 self._accepted(what)
             case UpstreamBroken():
                 self._failed |= {self.opening.instance}
-            case UpstreamFailed(error) if error.code in _ELSEWHERE and self._may_try():
-                self._failed |= {self.opening.instance}
+            case UpstreamFailed(error) if self._refused(error.code):
                 self._try_elsewhere()
                 return
             case UpstreamDone() | UpstreamFailed():
                 self._phase = _Phase.OVER
         self._hear(what)
+
+    def _refused(self, code: ErrorCode) -> bool:
+        """Whether the refusal is of this instance or this way only, and another one is to be tried."""
+        if not self._stream.wanted or code is ErrorCode.SESSION_EXPIRED:
+            return False
+        if self._phase is _Phase.OPENING and code is ErrorCode.UNAVAILABLE:
+            self._failed |= {self.opening.instance}
+            return self._tries < RECOVERIES_MAX
+        # Whatever speaks against attaching, to open it anew with its tokens is always possible.
+        return self._phase is _Phase.ATTACHING
 
     def _accepted(self, accepted: UpstreamAccepted) -> None:
         self._phase = _Phase.HELD
@@ -184,6 +206,7 @@ class Generation:
         opening.instance = accepted.instance
         opening.model = accepted.model
         opening.prompt_tokens = accepted.prompt_tokens or opening.prompt_tokens
+        opening.token_quota = opening.token_quota or accepted.token_quota
         self._owner.journal.touch(self._stream.id, opening=True)
 
     def _hear(self, what: InstanceEvent) -> None:
@@ -191,14 +214,10 @@ class Generation:
 
     # ------------------------------------------------------------ how
 
-    def _may_try(self) -> bool:
-        # A fresh `open` that an instance refused may go elsewhere, too: nothing was framed yet.
-        wanted = self._phase is _Phase.ASKED and self._stream.wanted
-        return wanted and self._tries < RECOVERIES_MAX
-
     def _try_elsewhere(self) -> None:
         self._leave()
-        if not self._may_try():
+        self._phase = _Phase.OPENING
+        if self._tries >= RECOVERIES_MAX:
             gone = "no instance could go on with this stream"
             self._phase = _Phase.OVER
             self._hear(UpstreamFailed(SeedanceError(ErrorCode.UNAVAILABLE, gone)))
@@ -233,11 +252,12 @@ class Generation:
         return instance
 
     def _open_at(self, instance: str) -> None:
+        self._phase = _Phase.OPENING
         self._moved_to(instance)
         spec = Open(
             self._name,
             self._owner.epoch,
-            self.opening.wants.request,
+            within_quota(self.opening.wants.request, self.opening.token_quota),
             self._owner.identity.tenant,
             forced_prefix=tuple(self._stream.text.token_ids),
             traceparent=self._span.traceparent,
@@ -246,6 +266,7 @@ class Generation:
         self._handle = self._deps.upstream.open(instance, spec, self._ear())
 
     def _attach_at(self, instance: str) -> None:
+        self._phase = _Phase.ATTACHING
         spec = Attach(
             self._name,
             self._owner.epoch,
@@ -278,23 +299,24 @@ class Generation:
             self._retry.cancel()
             self._retry = None
 
-    def _begin_span(self) -> SpanHandle:
-        identity, request = self._owner.identity, self.opening.wants.request
-        attributes: dict[Attribute, str | int | float] = {
-            Attribute.OPERATION: "chat",
-            Attribute.PROVIDER: "seedance",
-            Attribute.REQUEST_MODEL: request.model,
-            Attribute.TEMPERATURE: request.sampling.temperature,
-            Attribute.TENANT: identity.tenant,
-            Attribute.SESSION: identity.session,
-            Attribute.STREAM: self._stream.id,
-            Attribute.EPOCH: self._owner.epoch,
-        }
-        if request.max_tokens is not None:
-            attributes[Attribute.MAX_TOKENS] = request.max_tokens
-        return self._deps.tracing.start(
-            Span.GENERATE, self.opening.traceparent, kind="server", attributes=attributes
-        )
+
+def _begin_span(owner: SessionOwner, stream: StreamMachine, opening: Opening) -> SpanHandle:
+    identity, request = owner.identity, opening.wants.request
+    attributes: dict[Attribute, str | int | float] = {
+        Attribute.OPERATION: "chat",
+        Attribute.PROVIDER: "seedance",
+        Attribute.REQUEST_MODEL: request.model,
+        Attribute.TEMPERATURE: request.sampling.temperature,
+        Attribute.TENANT: identity.tenant,
+        Attribute.SESSION: identity.session,
+        Attribute.STREAM: stream.id,
+        Attribute.EPOCH: owner.epoch,
+    }
+    if request.max_tokens is not None:
+        attributes[Attribute.MAX_TOKENS] = request.max_tokens
+    return owner.deps.tracing.start(
+        Span.GENERATE, opening.traceparent, kind="server", attributes=attributes
+    )
 
 
 class _Ear:

@@ -22,7 +22,10 @@ __all__ = ["Journal", "Opening"]
 
 @dataclass(slots=True)
 class Opening:
-    """What the store is told of a stream's beginning; `prompt_tokens` when an instance counted."""
+    """What the store is told of a stream's beginning.
+
+    `prompt_tokens` and `token_quota` are the first instance's word, once it has taken the stream.
+    """
 
     wants: Generate
     fingerprint: str
@@ -31,6 +34,7 @@ class Opening:
     model: str = ""
     prompt_tokens: int = 0
     instance: str = ""
+    token_quota: int = 0
 
     def write(self) -> bytes:
         """Its JSON (`instance` stands beside it in the store)."""
@@ -43,6 +47,7 @@ class Opening:
                 "traceparent": self.traceparent,
                 "model": self.model,
                 "prompt_tokens": self.prompt_tokens,
+                "token_quota": self.token_quota,
             },
             separators=(",", ":"),
         ).encode()
@@ -62,6 +67,7 @@ class Opening:
             fields["model"],
             fields["prompt_tokens"],
             instance,
+            fields["token_quota"],
         )
 
 

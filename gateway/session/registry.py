@@ -190,8 +190,12 @@ class SessionRegistry:
         for stored in expired:
             if stored.session in self._owners:
                 self._owners[stored.session].fenced()
-            # Over at once: its end is committed, after its bills, with the next commit.
-            self._adopt(stored).step(Expired())
+            try:
+                # Over at once: its end is committed, after its bills, with the next commit.
+                self._adopt(stored).step(Expired())
+            except Exception:
+                # A record that this release cannot read must not end one gateway after the other.
+                log.exception("expired session %s cannot be read", stored.session)
         return len(expired)
 
     async def close(self) -> None:

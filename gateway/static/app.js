@@ -144,7 +144,19 @@ function paint(element, text) {
       child ? child.replaceWith(fresh) : element.append(fresh);
       child = fresh;
     }
-    if (child.textContent !== block.text) child.textContent = block.text;
+    if (child.source === block.text) return;
+    child.source = block.text;
+    child.replaceChildren(...(block.tag === "pre" ? [block.text] : inline(block.text)));
+  });
+}
+
+/** A paragraph with its `code` marked; what is not closed yet stays as it is. */
+function inline(text) {
+  return text.split(/`([^`\n]+)`/).map((part, index) => {
+    if (index % 2 === 0) return part;
+    const code = document.createElement("code");
+    code.textContent = part;
+    return code;
   });
 }
 

@@ -150,7 +150,7 @@ class SessionStore(Protocol):
     """Both implementations pass one contract suite. Every method may raise `StoreUnavailableError`."""
 
     async def commit(self, writes: Sequence[SessionWrite]) -> CommitResult:
-        """Write all in one round trip; each session's part is atomic and fenced by its epoch."""
+        """Write all, in few round trips; each session's part is atomic and fenced by its epoch."""
         ...
 
     async def claim(self, session: str, token_hash: str) -> StoredSession | None:

@@ -42,6 +42,9 @@ _log = logging.getLogger("gateway.store")
 # A store that is back holds what it held when it went; owners write their sessions anew within
 # this time, and until then nothing that it says about sessions is believed (§4.8).
 SETTLE_S = 5.0
+# Most sessions in one exchange. When the store is back everything live is written at once, and what
+# cannot be written within a command's time limit would never be.
+COMMIT_SESSIONS_MAX = 256
 # Deadlines are spread over several keys, so that a cluster's nodes share them.
 DEADLINE_SHARDS = 8
 # Usage events wait here while metering is away; about this many are kept.
@@ -90,13 +93,16 @@ class RedisStore:
         self._believed_from = clock.monotonic()
 
     async def commit(self, writes: Sequence[SessionWrite]) -> CommitResult:
-        """Write all in one round trip; see the base."""
-        commands = [
-            _script("commit", session_key(w.session), commit_arguments(w, self._resume_ttl_s))
-            for w in writes
-        ]
-        replies = await self._run([*commands, *self._watch_commands(writes)])
-        verdicts = list(zip(writes, replies, strict=False))
+        """Write all, in one round trip for each `COMMIT_SESSIONS_MAX`; see the base."""
+        verdicts: list[tuple[SessionWrite, Reply]] = []
+        for start in range(0, len(writes), COMMIT_SESSIONS_MAX):
+            batch = writes[start : start + COMMIT_SESSIONS_MAX]
+            commands = [
+                _script("commit", session_key(w.session), commit_arguments(w, self._resume_ttl_s))
+                for w in batch
+            ]
+            replies = await self._run([*commands, *self._watch_commands(batch)])
+            verdicts += zip(batch, replies, strict=False)
         return CommitResult(
             fenced=frozenset(w.session for w, reply in verdicts if reply == _FENCED),
             missing=frozenset(w.session for w, reply in verdicts if reply == _MISSING),

@@ -24,7 +24,6 @@ __all__ = [
     "RouterWatch",
     "Snapshot",
     "StaticList",
-    "membership_source",
 ]
 
 _log = logging.getLogger("gateway.upstream")
@@ -194,10 +193,3 @@ def _described(address: str, answer: inference_pb2.DescribeResponse) -> Instance
         load=load_from_pb(answer.load),
         context_length=answer.context_length,
     )
-
-
-def membership_source(
-    router: str, addresses: Sequence[str], *, watcher: str, clock: Clock
-) -> MembershipSource:
-    """The router at `router`, or without one the instances at `addresses`."""
-    return RouterWatch(router, watcher, clock) if router else StaticList(addresses)

@@ -26,6 +26,7 @@ class Batch:
         self._decoding: dict[int, Sequence] = {}
         self._sleeping: dict[int, Sequence] = {}
         self._due: list[tuple[float, int]] = []
+        self._bounds: dict[int, int] = {}
 
     def __len__(self) -> int:
         return len(self.prefilling) + len(self._decoding) + len(self._sleeping)
@@ -33,8 +34,14 @@ class Batch:
     def __iter__(self) -> Iterator[Sequence]:
         return chain(self.prefilling.values(), self._decoding.values(), self._sleeping.values())
 
+    def bound(self, most: int) -> int:
+        """How many may run: `most`, or what somebody who runs was promised."""
+        return min(most, *self._bounds.values()) if self._bounds else most
+
     def add(self, sequence: Sequence) -> None:
         """It runs, as its state says."""
+        if sequence.batch_bound is not None:
+            self._bounds[sequence.id] = sequence.batch_bound
         if sequence.state is SequenceState.PREFILL:
             self.prefilling[sequence.id] = sequence
         else:
@@ -42,6 +49,7 @@ class Batch:
 
     def remove(self, sequence: Sequence) -> None:
         """It runs no more; its state still says where it was."""
+        self._bounds.pop(sequence.id, None)
         if sequence.state is SequenceState.PREFILL:
             del self.prefilling[sequence.id]
         elif self._decoding.pop(sequence.id, None) is None:

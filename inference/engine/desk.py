@@ -1,6 +1,6 @@
 """The front desk: who is let in, who listens to which generation, who may go on (contract §7).
 
-It turns commands into moves of the scheduler. Between two steps it holds all that the engine knows
+It turns commands into moves between the sequences' places. Between two steps it holds all that the engine knows
 of calls, credit, epochs and transcripts.
 """
 
@@ -10,6 +10,7 @@ import logging
 import math
 import secrets
 from collections.abc import Callable
+from dataclasses import replace
 from typing import assert_never
 
 from inference.engine.admission import admit
@@ -29,6 +30,7 @@ from inference.engine.messages import (
     Release,
     StreamKey,
 )
+from inference.engine.negotiation import Negotiator, Promise
 from inference.engine.runner import ModelInfo
 from inference.engine.scheduler import Scheduler
 from inference.engine.sequence import Pace, Sequence, SequenceState
@@ -52,7 +54,13 @@ def _taken_over(epoch: int) -> SeedanceError:
 
 
 def _generation(
-    command: Open, rules: AnswerRules, answer: Answer, sequence_id: int, now: float
+    command: Open,
+    rules: AnswerRules,
+    promise: Promise,
+    answer: Answer,
+    *,
+    sequence_id: int,
+    now: float,
 ) -> Generation:
     request, prepared = command.request, command.prepared
     seed, arrival = request.sampling.seed, command.marks.arrival
@@ -73,6 +81,7 @@ def _generation(
         min_tokens=request.min_tokens,
         ending_ids=tuple(sorted(rules.ending_ids)),
         vocab_size=prepared.vocab_size,
+        batch_bound=promise.batch_size if promise.narrows else None,
         pace=Pace(now + wait_s, prepared.dt_ms / 1e3),
     )
     generation = Generation(
@@ -80,7 +89,7 @@ def _generation(
         epoch=command.epoch,
         sequence=sequence,
         answer=answer,
-        token_quota=rules.max_tokens,
+        promise=promise,
         stream=command.stream,
         sent=len(answer.ids),
         limit=None,
@@ -101,11 +110,12 @@ class FrontDesk:
         forget_sequence: Callable[[int], None],
     ) -> None:
         self.directory = Directory()
-        self.emitter = Emitter(self.directory, limits.batch_max)
+        self.emitter = Emitter(self.directory)
         self.gate = Gate(limits)
+        self._negotiator = Negotiator(limits, scheduler, self.gate)
         self._info = info
         self._limits = limits
-        self._scheduler = scheduler
+        self._places = scheduler.places
         self._forget_sequence = forget_sequence
         self._held_calls: set[int] = set()
         self._last_id = 0
@@ -139,7 +149,7 @@ class FrontDesk:
             return
         generation.reason, generation.error = reason, error
         generation.marks.end = now
-        self._scheduler.end(generation.sequence)
+        self._places.end(generation.sequence)
         self._forget_sequence(generation.sequence.id)
         if reason is not None:
             generation.answer.close()
@@ -151,9 +161,9 @@ class FrontDesk:
         stream = generation.stream
         held = stream is not None and stream.call in self._held_calls
         if generation.has_credit and not held:
-            self._scheduler.resume(generation.sequence)
+            self._places.resume(generation.sequence)
         else:
-            self._scheduler.pause(generation.sequence)
+            self._places.pause(generation.sequence)
 
     def sweep(self, now: float) -> None:
         """See to whoever has waited, lain idle or been remembered for too long."""
@@ -169,7 +179,7 @@ class FrontDesk:
                 ended.append(generation)
             elif self._left_alone(generation, now):
                 generation.limit = len(generation.answer.ids)
-                self._scheduler.park(generation.sequence)
+                self._places.park(generation.sequence)
             elif self._waited_in_vain(generation, now):
                 message = "the request waited too long for its turn"
                 self.finish(generation, now, error=self.gate.overloaded(message, now))
@@ -248,17 +258,27 @@ class FrontDesk:
 
     def _begin(self, command: Open, now: float) -> None:
         rules = admit(command.request, command.prepared, command.forced_ids, self._info)
-        self.gate.check(self._scheduler.queued, self._scheduler.alive, now)
+        self.gate.check(self._places.queued, self._places.alive, now)
+        promise = self._promise(command, rules, now)
+        rules = replace(rules, max_tokens=promise.token_quota)
         answer = Answer(rules, command.prepared.token_bytes)
         reason = answer.prime(command.forced_ids)
         self._last_id += 1
-        generation = _generation(command, rules, answer, self._last_id, now)
+        generation = _generation(
+            command, rules, promise, answer, sequence_id=self._last_id, now=now
+        )
         self.directory.add(generation)
-        self._scheduler.add(generation.sequence, eligible=False)
+        self._places.add(generation.sequence, eligible=False)
         self.settle(generation)
         self.emitter.accept(generation)
         if reason is not None:
             self.finish(generation, now, reason=reason)
+
+    def _promise(self, command: Open, rules: AnswerRules, now: float) -> Promise:
+        if command.forced_ids:
+            return Promise(self._limits.batch_max, rules.max_tokens)
+        prompt_tokens = len(command.prepared.prompt_ids)
+        return self._negotiator.promise(command.request, rules, prompt_tokens, now)
 
     def _attach(self, command: Attach) -> None:
         self._check_unused(command.stream)

@@ -20,10 +20,9 @@ __all__ = ["Emitter"]
 class Emitter:
     """Collects outputs between two steps; sends nothing that credit does not cover."""
 
-    def __init__(self, directory: Directory, batch_max: int) -> None:
+    def __init__(self, directory: Directory) -> None:
         self.output = StepOutput()
         self._directory = directory
-        self._batch_max = batch_max
         self._touched: dict[int, Generation] = {}
 
     def touch(self, generation: Generation) -> None:
@@ -41,8 +40,8 @@ class Emitter:
         self.output.call(stream.call).accepted.append(
             Accepted(
                 stream=stream,
-                adopted_batch_size=self._batch_max,
-                token_quota=generation.token_quota,
+                adopted_batch_size=generation.promise.batch_size,
+                token_quota=generation.promise.token_quota,
                 prompt_tokens=len(generation.sequence.prompt_ids),
                 from_token=generation.sent,
             )

@@ -66,6 +66,8 @@ class Engine:
         tokens = self._compute(plan, planned) if plan.rows else 0
         now = self._clock.monotonic()
         output = self.desk.emitter.collect()
+        if plan.rows:
+            self.scheduler.took(now - begun)
         if self._trace is not None and plan.rows:
             self._trace.step(plan, (begun, planned, now, self._clock.monotonic()))
         self._look_around(output, tokens, now)
@@ -121,23 +123,23 @@ class Engine:
         if reason is not None:
             self.desk.finish(generation, self._clock.monotonic(), reason=reason)
         elif not generation.has_credit:
-            self.scheduler.pause(sequence)
+            self.scheduler.places.pause(sequence)
 
     def _generation(self, row: PlanRow) -> Generation:
         return self.desk.directory.of_sequence(row.sequence_id)
 
     def _look_around(self, output: StepOutput, tokens: int, now: float) -> None:
-        free = self.scheduler.pool.free
-        waiting = self.scheduler.waiting
+        places = self.scheduler.places
+        free, waiting = places.pool.free, places.waiting
         output.pressure = self._gauge.update(waiting, free)
         if tokens:
             self.token_count += tokens
             self._rate.add(tokens, now)
         self.load = Load(
-            running=self.scheduler.running,
+            running=places.running,
             waiting=waiting,
             free_blocks=free,
-            total_blocks=self.scheduler.pool.total,
+            total_blocks=places.pool.total,
             tokens_per_s=self._rate.per_s(now),
         )
 

@@ -51,10 +51,15 @@ class Gate:
             ErrorCode.OVERLOADED, message, retry_after_ms=self._retry_after_ms(now)
         )
 
+    def period_s(self, now: float) -> float:
+        """Seconds from one beginning to the next, of late; 0: none was seen."""
+        beginnings = self._beginnings
+        while beginnings and beginnings[0] < now - WINDOW_S:
+            beginnings.popleft()
+        return (now - beginnings[0]) / len(beginnings) if beginnings else 0.0
+
     def _retry_after_ms(self, now: float) -> int:
-        while self._beginnings and self._beginnings[0] < now - WINDOW_S:
-            self._beginnings.popleft()
+        period_s = self.period_s(now)
         if not self._beginnings:
             return self._limits.retry_after_ms
-        period_s = (now - self._beginnings[0]) / len(self._beginnings)
         return round(min(max(self._refused * period_s * 1e3, RETRY_MS_MIN), RETRY_MS_MAX))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from inference.engine.answer import Answer, FinishReason
 from inference.engine.messages import Open, StreamKey
+from inference.engine.negotiation import Promise
 from inference.engine.sequence import Sequence, SequenceState
 from inference.engine.timing import Marks
 from seedance.protocol.errors import SeedanceError
@@ -32,7 +33,7 @@ class Generation:
     epoch: int
     sequence: Sequence
     answer: Answer
-    token_quota: int
+    promise: Promise
     stream: StreamKey | None
     sent: int
     limit: int | None

@@ -13,8 +13,9 @@ class EngineLimits:
     """Bounds of one engine.
 
     `batch_max` sequences decode in one step and `step_tokens_max` tokens are computed in it at
-    most. While others decode, a step prefills at most `prefill_chunk_busy_max` tokens: a longer
-    chunk is felt as a stutter by every running stream. `queue_max` requests wait before more are
+    most. While others decode, a step prefills only what keeps it within `itl_target_ms`, the time
+    between two tokens that running streams are promised, and `prefill_chunk_busy_max` at most:
+    a longer chunk is felt as a stutter by every one of them. `queue_max` requests wait before more are
     told `overloaded`, as is one that has waited for `queue_ttl_s` and, beside `concurrent_max`
     others that wait, run or pause, one more; to come back after a time by the measured rate,
     `retry_after_ms` before there is one. Tenants share the engine by `tenant_weights` (1 where it
@@ -26,7 +27,8 @@ class EngineLimits:
 
     batch_max: int = 64
     step_tokens_max: int = 256
-    prefill_chunk_busy_max: int = 64
+    itl_target_ms: float = 45.0
+    prefill_chunk_busy_max: int | None = None
     queue_max: int = 1024
     queue_ttl_s: float = 60.0
     concurrent_max: int | None = None
@@ -40,7 +42,7 @@ class EngineLimits:
     def __post_init__(self) -> None:
         if not 1 <= self.batch_max <= self.step_tokens_max:
             raise ValueError("`step_tokens_max` must be at least `batch_max`, and that at least 1")
-        if self.prefill_chunk_busy_max < 1:
+        if self.prefill_chunk_busy_max is not None and self.prefill_chunk_busy_max < 1:
             raise ValueError("`prefill_chunk_busy_max` must be at least 1")
         if any(weight <= 0 for weight in self.tenant_weights.values()):
             raise ValueError("each of `tenant_weights` must be above 0")

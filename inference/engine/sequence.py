@@ -78,7 +78,7 @@ class Sequence:
     `answer_ids` is the answer's own list: it grows as tokens are taken. `arrival` is in seconds of
     the engine's clock; `vocab_size` is set when the request brings its own vocabulary (scripts).
     `deadline` is soft, in the same seconds; `account` is its tenant's, given by the scheduler;
-    `preemptions` counts how often it lost its blocks while it ran. `salt` says with whom cached blocks may be shared; `cached_tokens` is how much of the prompt was
+    `preemptions` counts how often it lost its blocks while it ran. `batch_bound`: the batch grows no larger while it runs. `salt` says with whom cached blocks may be shared; `cached_tokens` is how much of the prompt was
     found in them when it first ran, `digests` are the names of its full blocks.
     """
 
@@ -95,6 +95,7 @@ class Sequence:
     min_tokens: int = 0
     ending_ids: tuple[int, ...] = ()
     vocab_size: int | None = None
+    batch_bound: int | None = None
     pace: Pace = field(default_factory=Pace)
     computed: int = 0
     block_table: list[int] = field(default_factory=list)

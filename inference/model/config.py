@@ -56,8 +56,7 @@ def _known(architecture: str, known: tuple[str, ...]) -> str:
     if architecture not in known:
         raise ModelLoadError(
             f"unknown architecture {architecture!r}; supported are {', '.join(known)}: "
-            "use another model, or serve this one elsewhere and name its server with the "
-            "`openai` engine"
+            "use another model"
         )
     return architecture
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import torch
 
-from inference.engine.runner import ModelInfo
+from inference.engine.runner import ModelInfo, Runner
+from inference.model.backend import choose_library, native_threads
 from inference.model.config import ModelConfig
 from inference.model.errors import ModelLoadError
 from inference.model.gguf_weights import GgufWeights
@@ -17,6 +18,7 @@ from inference.model.safetensors_weights import SafetensorsWeights
 from inference.model.text_files import TextSide, text_of_folder, text_of_gguf
 from inference.model.torch_runner import TorchRunner, default_threads
 from inference.model.transformer import load_transformer
+from inference.native.runner import load_native
 
 __all__ = ["ModelLoadError", "load_model"]
 
@@ -37,28 +39,37 @@ def load_model(
     dtype: str = "auto",
     kv_cache_dtype: str = "auto",
     threads: int = 0,
+    cpu_backend: str = "auto",
+    native_library: Path | None = None,
     progress: Callable[[float], None] | None = None,
-) -> tuple[TorchRunner, HfPreparer]:
+) -> tuple[Runner, HfPreparer]:
     """Load a Hugging Face folder or a GGUF file.
 
     `context_length` may only shorten what the model was trained for. `kv_blocks` wins over
     `kv_cache_gib` (GiB for keys and values). `dtype`: `fp32` is the reference; `bf16` halves the
     memory and the time; `auto` is bf16 where the processor multiplies it natively, else fp32.
     `kv_cache_dtype` is how keys and values are kept; they are computed with in `dtype`.
-    `threads` 0: see `default_threads`. `progress` hears the share loaded, 0 to 1.
+    `threads` 0: see `default_threads` and `native_threads`. `cpu_backend`: see
+    `inference.model.backend`; `native_library` is one built ahead. `progress` hears the share loaded, 0 to 1.
 
     Raises `ModelLoadError`, one line with what to do, when the path is missing, a file is damaged
     or half-downloaded, the architecture is unknown, or an option is outside its range.
     """
     _check_options(block_size, dtype, kv_cache_dtype)
     source, text = _open(path)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    torch.set_num_threads(threads or default_threads())
-    compute = _compute_dtype(dtype, device)
-    model = load_transformer(source, compute, device, progress or (lambda _share: None))
     config = source.config
+    device = _device()
+    library = choose_library(
+        cpu_backend,
+        config,
+        device=device,
+        dtype=dtype,
+        kv_cache_dtype=kv_cache_dtype,
+        block_size=block_size,
+        built=native_library,
+    )
+    compute = torch.bfloat16 if library else _compute_dtype(dtype, device)
     kept = kv_dtype(kv_cache_dtype, compute)
-    blocks = kv_blocks or blocks_that_fit(config, block_size, kept, kv_cache_gib)
     info = ModelInfo(
         name=name,
         aliases=aliases,
@@ -66,11 +77,24 @@ def load_model(
         vocab_size=config.vocab_size,
         eos_token_ids=config.eos_token_ids | text.eos_token_ids,
         block_size=block_size,
-        total_blocks=blocks,
+        total_blocks=kv_blocks or blocks_that_fit(config, block_size, kept, kv_cache_gib),
     )
-    cache = KvCache(config, blocks, block_size, kept, device)
+    hear = progress or _nobody_hears
     preparer = HfPreparer(text.tokenizer, text.template, config.vocab_size)
-    return TorchRunner(info, model, cache), preparer
+    if library is not None:
+        torch.set_num_threads(1)  # it only samples
+        return load_native(library, source, info, threads or native_threads(), hear), preparer
+    torch.set_num_threads(threads or default_threads())
+    cache = KvCache(config, info.total_blocks, block_size, kept, device)
+    return TorchRunner(info, load_transformer(source, compute, device, hear), cache), preparer
+
+
+def _device() -> torch.device:
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def _nobody_hears(_share: float) -> None:
+    """Progress that is not asked for."""
 
 
 def _check_options(block_size: int, dtype: str, kv_cache_dtype: str) -> None:

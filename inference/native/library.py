@@ -201,10 +201,10 @@ def _address(array: NDArray[Any]) -> int:
     return array.ctypes.data
 
 
-def load(cache: Path = CACHE) -> Library | None:
-    """The library, built if need be; None, and the reason in the log, where it cannot be had."""
+def load(built: Path | None = None, cache: Path = CACHE) -> Library | None:
+    """The library, `built` ahead or built now; None, with the reason in the log, where it cannot be had."""
     try:
-        return Library(build(find_compiler(), cache))
+        return Library(built or build(find_compiler(), cache))
     except (BuildError, OSError) as error:
         log.warning("no native step: %s", error)
         return None

@@ -8,9 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    generate_latest,
+    start_http_server,
+)
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
+
+from mesh.settings import exit_with
 
 __all__ = [
     "CONTENT_TYPE",
@@ -19,6 +27,7 @@ __all__ = [
     "InferenceMetrics",
     "MeteringMetrics",
     "render",
+    "serve_metrics",
 ]
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -116,3 +125,24 @@ class MeteringMetrics:
 def render(registry: CollectorRegistry) -> bytes:
     """The registry in Prometheus' text format."""
     return generate_latest(registry)
+
+
+def serve_metrics(registry: CollectorRegistry, host: str, port: int) -> Callable[[], None]:
+    """Answer Prometheus on a port of its own, in a thread, until the returned function is called.
+
+    A port in use ends the process with one line that says so.
+    """
+    try:
+        server, thread = start_http_server(port, addr=host, registry=registry)
+    except OSError:
+        exit_with(
+            f"cannot listen on {host}:{port}: is the port in use? "
+            "Choose another with --metrics-port"
+        )
+
+    def stop() -> None:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+    return stop

@@ -44,8 +44,14 @@ class _LoopThread:
             self.loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine there and wait for it."""
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result()
+        """Run a coroutine there and wait for it; it ends when the waiting does (Ctrl-C)."""
+        future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        try:
+            return future.result()
+        except BaseException:
+            # Left behind, it would take the next chunk for nobody.
+            future.cancel()
+            raise
 
     def shut(self, farewell: Coroutine[Any, Any, None]) -> None:
         """Run a last coroutine, stop the loop and wait for the thread, each within its time."""

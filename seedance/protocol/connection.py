@@ -121,8 +121,9 @@ class ConnectionMachine:
 
     @property
     def deadline(self) -> float:
-        """When to `tick` next."""
-        return self._silence.deadline
+        """When to `tick` next; infinity: never again."""
+        over = self.state is ConnectionState.CLOSED
+        return float("inf") if over else self._silence.deadline
 
     def _close(self, code: CloseCode, reason: str) -> list[ConnectionEffect]:
         self.state = ConnectionState.CLOSED

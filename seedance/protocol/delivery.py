@@ -70,6 +70,7 @@ class Delivery:
         self.windowed = False
         self._silence = Silence(rules.heartbeat.session / 3, rules.heartbeat.session, now)
         self._moved_at = now
+        self._look_at = now
 
     # ------------------------------------------------------------ the link
 
@@ -111,7 +112,7 @@ class Delivery:
         if not self.windowed:
             # TCP is a simple client's acknowledgement; the ring is for its first `ack`.
             self.log.acknowledge(self.log.next_seq - self.rules.window.max)
-        elif len(self.log) > self.rules.log_entries_max:
+        elif len(self.log) > self.rules.log_entries_max and self.link is not LinkState.DOWN:
             self.out.append(CloseLink(CloseCode.TIMEOUT, "frames are not acknowledged"))
             self.down()
 
@@ -186,18 +187,26 @@ class Delivery:
                     self.control(Ping(int(now * 1000)))
                 case Verdict.FINE:
                     pass
-            leftmost = self.log.leftmost()
-            if idle and leftmost and now >= self._resend_at(leftmost):
-                leftmost.sends += 1
-                leftmost.sent_at = now
-                self._send(leftmost)
+            self._resend_leftmost(now, idle=idle)
         self.checkpoint(now)
+
+    def _resend_leftmost(self, now: float, *, idle: bool) -> None:
+        leftmost = self.log.leftmost()
+        if leftmost is None or now < self._resend_at(leftmost):
+            return
+        if not idle:
+            # What was sent is still here: to look again at once would be to look all the time.
+            self._look_at = now + RESEND_AFTER_MIN_S
+            return
+        leftmost.sends += 1
+        leftmost.sent_at = now
+        self._send(leftmost)
 
     def _resend_at(self, entry: Entry) -> float:
         if entry.sends > RESENDS_MAX:
             return float("inf")
         wait = max(RESEND_AFTER_MIN_S, 2 * self.window.round_trip_s)
-        return entry.sent_at + wait * 2.0 ** (entry.sends - 1)
+        return max(entry.sent_at + wait * 2.0 ** (entry.sends - 1), self._look_at)
 
     def deadline(self, now: float) -> float | None:
         """When to tick next; None: nothing waits for time."""

@@ -8,7 +8,7 @@ WebSocket, OpenAI's HTTP shape and gRPC all end in one `GenerateRequest`, checke
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from seedance.protocol.errors import ErrorCode, SeedanceError
 
@@ -20,6 +20,7 @@ __all__ = [
     "Sampling",
     "bad_field",
     "check_request",
+    "within_quota",
 ]
 
 ROLES = ("system", "user", "assistant")
@@ -96,6 +97,16 @@ class GenerateRequest:
     deadline_ms: int = 0
     expected_tokens: int = 0
     max_latency_ms: int = 0
+
+
+def within_quota(request: GenerateRequest, token_quota: int) -> GenerateRequest:
+    """The request for a continuation elsewhere: no longer than the first instance promised.
+
+    Only a request with `max_latency_ms` was negotiated; the next instance does not negotiate again.
+    """
+    if not request.max_latency_ms or not token_quota:
+        return request
+    return replace(request, max_tokens=min(token_quota, request.max_tokens or token_quota))
 
 
 def bad_field(path: str, allowed: str) -> SeedanceError:

@@ -12,8 +12,9 @@ from seedance.protocol.text import TextGapError
 
 __all__ = ["ResumeFault", "check_resume", "gap", "place_streams"]
 
-# Numbers beyond this are not exact in every client's language.
-SEQ_MAX = 2**53 - 1
+# What a client may claim to have after a change of gateways. Whatever is numbered from there on in
+# a session's life is exact as a double, in clients and in the store's scripts (14 digits).
+SEQ_MAX = 2**46
 
 
 class ResumeFault(Exception):  # noqa: N818 - it is the client's word that is at fault

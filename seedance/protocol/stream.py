@@ -165,7 +165,7 @@ class StreamMachine:
         )
         if cancelling and isinstance(end, UpstreamFailed):
             self.end = self._cancelled(end.usage)
-        elif self.text.behind and not self._mute:
+        elif isinstance(end, UpstreamDone) and self.text.behind and not self._mute:
             # The client says that it has more than the whole text: it is not the same text.
             self.end = UpstreamFailed(_gap())
 

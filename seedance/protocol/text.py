@@ -214,6 +214,8 @@ def _each_token(tokens: UpstreamTokens) -> Iterator[UpstreamTokens]:
     What the entry has beyond its lengths was held back until the answer's end: the last one's, too.
     """
     at, last = 0, len(tokens.token_ids) - 1
+    # Replayed tokens come without log-probabilities, those that follow them with: aligned at the end.
+    without = len(tokens.token_ids) - len(tokens.logprobs)
     for number, token_id in enumerate(tokens.token_ids):
         size = tokens.lengths[number] if tokens.lengths else 0
         end = len(tokens.text) if number == last else at + size
@@ -223,6 +225,6 @@ def _each_token(tokens: UpstreamTokens) -> Iterator[UpstreamTokens]:
             tokens.text[at:end],
             tokens.offset + at,
             tokens.timestamp_ms,
-            tokens.logprobs[number : number + 1],
+            tokens.logprobs[number - without : number - without + 1] if number >= without else (),
         )
         at = end

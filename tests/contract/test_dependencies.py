@@ -6,6 +6,8 @@ import re
 import tomllib
 from pathlib import Path
 
+from packaging.requirements import Requirement
+
 ROOT = Path(__file__).resolve().parents[2]
 ADR = ROOT / "docs" / "adr" / "0002-dependencies.md"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -39,3 +41,24 @@ def test_every_row_answers_all_three_questions() -> None:
         cells = [cell.strip() for cell in row.strip("|").split("|")]
         assert len(cells) == 4, row
         assert all(cells), row
+
+
+def _normal(name: str) -> str:
+    return name.lower().replace("_", "-")
+
+
+def test_every_range_admits_its_pin() -> None:
+    """What users may install includes what we test with, and everything we test with is pinned."""
+    pins = {
+        _normal(name): version
+        for line in (ROOT / "constraints.txt").read_text().splitlines()
+        if not line.startswith("#")
+        for name, _, version in [line.partition("==")]
+    }
+    extras = PROJECT["optional-dependencies"].values()
+    for line in [*PROJECT["dependencies"], *(line for extra in extras for line in extra)]:
+        wanted = Requirement(line)
+        if wanted.name == PROJECT["name"]:
+            continue
+        assert _normal(wanted.name) in pins, f"{line} has no pin"
+        assert wanted.specifier.contains(pins[_normal(wanted.name)]), f"{line} excludes its pin"

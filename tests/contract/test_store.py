@@ -13,12 +13,14 @@ from gateway.store.base import (
     KEEP_S,
     OWNER_SILENCE_S,
     SWEEP_RETRY_S,
+    CommitResult,
     LogEntry,
     SessionWrite,
     StoredSession,
     StreamWrite,
     UsageEvent,
 )
+from gateway.store.redis import COMMIT_SESSIONS_MAX
 from tests.support.store_under_test import (
     RESUME_TTL_S,
     StoreUnderTest,
@@ -152,6 +154,19 @@ async def test_an_older_owner_is_fenced(store: StoreUnderTest) -> None:
     await store.one.delete("s1", 1)
     assert (await _claim(store)).entries == ()
     assert (await _claim(store, "s2")).entries == _entries(1)
+
+
+async def test_a_commit_of_everything(store: StoreUnderTest) -> None:
+    """However many sessions it holds, each has its own verdict."""
+    names = [f"s{i}" for i in range(2 * COMMIT_SESSIONS_MAX + 1)]
+    assert (
+        await store.one.commit([replace(FIRST, session=name) for name in names]) == CommitResult()
+    )
+    for name in (names[0], names[-1]):
+        await _claim(store, name)
+    again = [SessionWrite(name, 1) for name in (*names, "never-seen")]
+    result = await store.one.commit(again)
+    assert result == CommitResult(frozenset({names[0], names[-1]}), frozenset({"never-seen"}))
 
 
 async def test_epochs_rise_by_one(store: StoreUnderTest) -> None:

@@ -127,6 +127,17 @@ async def test_text_is_only_ever_text() -> None:
         assert trouble == []
 
 
+async def test_code_in_a_sentence_is_marked() -> None:
+    """A word between backticks is code, and only ever text; an unclosed one stays as it came."""
+    answered = "Use `a < b` or `<b>`, never `this"
+    async with serve(Script(text=answered)) as gateway, open_page(page_of(gateway)) as (page, _):
+        await ask(page, "hi")
+        text = answer(page).locator(".text")
+        await expect(text).to_have_text("Use a < b or <b>, never `this")
+        await expect(text.locator("code")).to_have_text(["a < b", "<b>"])
+        assert await text.locator("b").count() == 0
+
+
 async def test_a_refusal_is_told_and_can_be_tried_again() -> None:
     """An error is shown with its words and a button; the button asks the same again."""
     script = Script(text="Now it works.", closes=(0, 4401))

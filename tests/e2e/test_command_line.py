@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import seedance
+from launcher.ports import free_port
 
 pytestmark = pytest.mark.e2e
 
@@ -52,6 +53,29 @@ def test_a_missing_model_is_one_line(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert done.stderr.strip().count("\n") == 0
     assert "nothing" in done.stderr
+
+
+def test_a_damaged_model_is_one_line(tmp_path: Path) -> None:
+    """What an instance finds wrong with a model is the only thing said: no word of a restart."""
+    damaged = tmp_path / "model.gguf"
+    damaged.write_bytes(b"GGUF")
+    port = str(free_port("127.0.0.1"))
+    done = _run("up", "--model", str(damaged), "--port", port, "--data", str(tmp_path / "data"))
+    assert done.returncode == 2
+    assert done.stderr.strip().count("\n") == 0
+    assert "model.gguf is damaged" in done.stderr
+
+
+def test_a_data_folder_that_cannot_be_is_one_line(tmp_path: Path) -> None:
+    """A data folder that cannot be written: one line that says what to do, exit code 2."""
+    (tmp_path / "file").touch()
+    port = str(free_port("127.0.0.1"))
+    done = _run(
+        "up", "--engine", "script", "--port", port, "--data", str(tmp_path / "file" / "data")
+    )
+    assert done.returncode == 2
+    assert done.stderr.strip().count("\n") == 0
+    assert "--data" in done.stderr
 
 
 def test_ps_without_a_mesh_says_so(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import urllib.request
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import websockets
 
 from seedance import SeedanceClient
 from tests.support.mesh import LocalMesh, local_mesh
@@ -69,7 +71,7 @@ def _ready(mesh: LocalMesh) -> None:
         try:
             for gateway in mesh.processes("gateway"):
                 urllib.request.urlopen(f"http://{gateway.address}/readyz", timeout=2).close()
-        except OSError:
+        except (OSError, websockets.InvalidMessage):  # not yet there, or just dying
             return False
         return len(mesh.processes("gateway")) == 2
 
@@ -96,14 +98,44 @@ def test_a_killed_gateway_costs_no_byte(mesh: LocalMesh) -> None:
 def test_a_killed_companion_is_not_noticed(mesh: LocalMesh, name: str) -> None:
     """Router, metering and store may die mid-stream: text and usage are those of a calm run."""
     _ready(mesh)
+    before = _usage(mesh)["requests"]
     assert _stream_while(mesh, kill_after=40, name=name) == (TEXT, TOKENS)
+    wait_until_sync(lambda: _counted(mesh) == before + 1, within_s=20)
 
 
 def test_a_killed_instance_costs_no_byte(mesh: LocalMesh) -> None:
     """The stream goes on at the other instance: nothing lost, nothing twice, usage once."""
     _ready(mesh)
     for name in ("inference-0", "inference-1"):
+        before = _usage(mesh)["requests"]
         assert _stream_while(mesh, kill_after=30, name=name) == (TEXT, TOKENS)
+        wait_until_sync(lambda seen=before: _counted(mesh) == seen + 1, within_s=20)
+
+
+async def _first_answer(url: str) -> str:
+    """Dial until somebody listens, ask, and tell the type of the first frame about the stream."""
+    while True:
+        try:
+            socket = await websockets.connect(url)
+        except (OSError, websockets.InvalidMessage):  # not yet there, or just dying
+            await asyncio.sleep(0.01)
+            continue
+        async with socket:
+            await socket.send(json.dumps({"messages": script_messages([b"x"])}))
+            kinds = [json.loads(await socket.recv())["type"] for _ in range(2)]
+        return kinds[1]
+
+
+def test_a_gateway_just_started_knows_its_instances(mesh: LocalMesh) -> None:
+    """CASES 48: whoever connects the moment it listens is served, not told to come again."""
+    _ready(mesh)
+    url = f"ws://{mesh.named('gateway-0').address}/v2/infer"
+    before = _usage(mesh)["requests"]
+    pid = mesh.kill("gateway-0")
+    assert asyncio.run(asyncio.wait_for(_first_answer(url), 20)) == "accepted"
+    mesh.back("gateway-0", pid)
+    # Its bill is written before another test counts.
+    wait_until_sync(lambda: _counted(mesh) == before + 1, within_s=10)
 
 
 def test_the_bill_survives_metering(mesh: LocalMesh) -> None:

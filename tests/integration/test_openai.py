@@ -16,6 +16,7 @@ import httpx
 import openai
 import pytest
 
+from gateway import server
 from mesh.clock import SystemClock
 from mesh.rpc.server import RpcServer
 from metering.ledger import Ledger
@@ -128,6 +129,32 @@ async def test_client_that_goes_away(stream: bool, leave: Any) -> None:
         # Framed is what was sent, whatever of it arrived; nothing was computed after the end.
         assert cluster.computed == 10
         assert 1 <= bill["completion_tokens"] <= 10 if stream else bill["completion_tokens"] == 0
+
+
+async def test_a_drain_lets_an_answer_finish(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CASES 112: SSE resumes nowhere, so what runs has the grace time; then the process ends."""
+    monkeypatch.setattr(server, "HTTP_GRACE_S", 0)
+    cluster = FakeCluster(lambda _: [b"x"] * 10, auto=False)
+    async with running_gateway(FakeUpstream(cluster), drain_grace_s=10) as gateway:
+        sock = await _ask(gateway, stream=True)
+        await wait_until(lambda: cluster.running == 1)
+        cluster.step()
+        gateway.stop.set()
+        done, _ = await asyncio.wait([gateway.serving], timeout=0.5)
+        assert not done
+        while cluster.step():
+            pass
+        async with asyncio.timeout(5):
+            await gateway.serving
+            answer = b""
+            while part := await asyncio.get_running_loop().sock_recv(sock, 4096):
+                answer += part
+        sock.close()
+        assert b"[DONE]" in answer
+        await gateway.deps.usage.flush()
+        usage = gateway.deps.store.usage  # type: ignore[attr-defined]
+        (bill,) = (json.loads(event.payload) for event in usage)
+        assert (bill["finish_reason"], bill["completion_tokens"]) == ("stop", 10)
 
 
 async def test_usage_through_metering(tmp_path: Path) -> None:

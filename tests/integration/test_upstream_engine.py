@@ -9,7 +9,7 @@ import json
 from collections.abc import AsyncIterator
 
 from gateway.upstream.base import Attach, Open, Where
-from gateway.upstream.membership import membership_source
+from gateway.upstream.membership import RouterWatch
 from gateway.upstream.pool import InstancePool
 from mesh.clock import SystemClock
 from seedance.protocol.request import ChatMessage, GenerateRequest
@@ -43,7 +43,7 @@ def _engine(name: str, router: str) -> contextlib.AbstractAsyncContextManager[Se
 
 @contextlib.asynccontextmanager
 async def _pool(router: str) -> AsyncIterator[InstancePool]:
-    source = membership_source(router, (), watcher="test", clock=SystemClock())
+    source = RouterWatch(router, "test", SystemClock())
     pool = InstancePool(source, SystemClock(), mesh_secret=SECRET)
     running = asyncio.create_task(pool.run())
     await wait_until(pool.ready)

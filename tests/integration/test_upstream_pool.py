@@ -286,7 +286,7 @@ async def test_the_router_tells_who_is_there(instance: FakeInstance) -> None:
 
 
 async def test_live_streams_outlive_membership(instance: FakeInstance) -> None:
-    """An instance that left keeps the call until its last stream has ended; then it is closed."""
+    """CASES 76: who left gets nothing new, and keeps the call until its last stream has ended."""
     async with running_router(lease_ms=300) as router, _running(_watch(router)) as pool:
         await _register(router, [_member(instance)])
         await wait_until(pool.ready)

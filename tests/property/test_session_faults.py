@@ -108,6 +108,14 @@ class Run:
             heard = client.last_seq
         for _ in range(3):
             await self.calm(3, 1_000, ack=True, commit=True)
+        # The client has the end; what it costs may still have to be asked of an instance.
+        for owner in self.world.gateways[self.home].registry.owners:
+            for _ in range(ROUNDS_MAX):
+                if not owner.machine.streams.live:
+                    break
+                await self.calm(3, 1_000, ack=True, commit=True)
+                await asyncio.sleep(0.01)
+        await self.world.commit()
 
     async def bill_of_the_dead(self) -> None:
         """The gateway died after `done` had left and before its next commit: somebody sweeps up."""

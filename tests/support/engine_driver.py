@@ -140,7 +140,7 @@ class EngineDriver:
         """One step; checks the engine's own invariants and the order within the output."""
         output = self.engine.step()
         self.steps += 1
-        self.engine.scheduler.check()
+        self.engine.scheduler.places.check()
         if output is not None:
             self._hear(output)
         return output
@@ -156,9 +156,9 @@ class EngineDriver:
 
     def check_idle(self) -> None:
         """Everything was given back."""
-        pool = self.engine.scheduler.pool
+        pool = self.engine.scheduler.places.pool
         assert pool.free == pool.total
-        assert self.engine.scheduler.running == self.engine.scheduler.queued == 0
+        assert self.engine.scheduler.places.running == self.engine.scheduler.places.queued == 0
 
     def _hear(self, output: StepOutput) -> None:
         if output.pressure:

@@ -10,7 +10,7 @@ import asyncio
 import codecs
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from gateway.upstream.base import (
     Attach,
@@ -66,18 +66,25 @@ class FakeGeneration:
         most = self.request.max_tokens
         return len(self.tokens) if most is None else min(most, len(self.tokens))
 
+    def __post_init__(self) -> None:
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        pieces = [decoder.decode(token).encode() for token in self.tokens]
+        self.text = b"".join(pieces)
+        self.text_ends = [0, *accumulate(len(piece) for piece in pieces)]
+
     def columns(self, start: int, end: int) -> UpstreamTokens:
-        before, after = text_of(self.tokens, start), text_of(self.tokens, end)
+        ends = self.text_ends[start : end + 1]
         logprobs = ()
         if self.request.sampling.logprobs is not None:
             logprobs = tuple(
                 TokenLogprob(t.decode(errors="replace"), tuple(t), -0.5)
                 for t in self.tokens[start:end]
             )
-        ends = [len(text_of(self.tokens, n)) for n in range(start, end + 1)]
         lengths = tuple(b - a for a, b in pairwise(ends)) if end - start > 1 else ()
-        ids = tuple(self.ids[start:end])
-        return UpstreamTokens(ids, start, after[len(before) :], len(before), 1, logprobs, lengths)
+        text = self.text[ends[0] : ends[-1]]
+        return UpstreamTokens(
+            tuple(self.ids[start:end]), start, text, ends[0], 1, logprobs, lengths
+        )
 
 
 @dataclass(eq=False)

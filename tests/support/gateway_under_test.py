@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed
 
 from gateway.app import build_app
 from gateway.auth import Authenticator, allowed_origins, parse_keys
@@ -129,9 +130,10 @@ class Wire:
 
     async def closed(self) -> int:
         """Read to the end; the close code."""
-        async with asyncio.timeout(5):
-            async for message in self.connection:
-                self.seen.append(json.loads(message))
+        with suppress(ConnectionClosed):
+            async with asyncio.timeout(5):
+                while True:
+                    self.seen.append(json.loads(await self.connection.recv()))
         return self.connection.close_code or 0
 
     def text(self, stream: str | None = None) -> str:

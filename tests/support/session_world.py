@@ -56,6 +56,9 @@ class FakeSocket:
         if self.close_code is None:
             self.close_code = code
 
+    async def give_way(self) -> None:
+        await asyncio.sleep(0)
+
     def frames(self) -> list[dict[str, Any]]:
         return [json.loads(text) for text in self.sent]
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -33,6 +35,23 @@ def gateway() -> Iterator[ScriptedGateway]:
     loop.call_soon_threadsafe(loop.stop)
     thread.join()
     loop.close()
+
+
+def test_an_interrupted_wait_is_over() -> None:
+    """Ctrl-C ends what was waited for: left behind it would take the next chunk for nobody."""
+    ended = threading.Event()
+
+    async def wait() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    with SeedanceClient("ws://127.0.0.1:9") as client:
+        with pytest.raises(KeyboardInterrupt):
+            client.wait_for(wait())
+        assert ended.wait(5)
 
 
 def test_iterating_resumes_and_ends(gateway: ScriptedGateway) -> None:

@@ -88,6 +88,15 @@ async def test_malformed_authorization_is_401(
     assert (REFUSALS[refusal].http_status, REFUSALS[refusal].close_code) == (401, None)
 
 
+async def test_the_anonymous_tenants_name_is_its_key(store: TicketStore) -> None:
+    """Programs that insist on a key send the name; without an anonymous tenant it is worth nothing."""
+    value = "Bearer local"
+    welcome = await connect(authenticator(store, "local"), authorization=value)
+    assert welcome == Principal("local")
+    refused = await connect(authenticator(store, None), authorization=value)
+    assert isinstance(refused, Refusal)
+
+
 @pytest.mark.parametrize("anonymous", [None, "local"])
 async def test_wrong_key_is_never_anonymous(store: TicketStore, anonymous: str | None) -> None:
     """A wrong key is refused wherever it is shown, also where anonymous is allowed."""

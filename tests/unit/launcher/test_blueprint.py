@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from gateway.server import HTTP_GRACE_S
 from launcher.blueprint import ProcessSpec, UpOptions, build
 from launcher.ports import free_port
+from launcher.supervisor import STOP_GRACE_S
 
 
 def _specs(tmp_path: Path, **options: object) -> list[ProcessSpec]:
@@ -37,6 +39,13 @@ def test_all_bind_loopback_and_no_port_twice(tmp_path: Path) -> None:
     specs = _specs(tmp_path, engine="script", instances=3)
     assert all(s.address.startswith("127.0.0.1:") for s in specs)
     assert len({s.address for s in specs}) == len(specs)
+
+
+def test_a_service_drains_before_it_is_killed(tmp_path: Path) -> None:
+    """Ctrl-C leaves each the time to cut off what runs and to write down what it cost."""
+    services = [s for s in _specs(tmp_path, engine="script") if s.kind != "store"]
+    graces = [float(_flag(s, "--drain-grace-s")) for s in services]
+    assert max(graces) + HTTP_GRACE_S < STOP_GRACE_S
 
 
 def test_what_others_need_starts_first(tmp_path: Path) -> None:

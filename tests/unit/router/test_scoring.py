@@ -45,7 +45,7 @@ def test_a_ninth_instance_takes_only_its_share() -> None:
 
 
 def test_order_of_instances_does_not_matter() -> None:
-    """Two callers with the same members decide alike."""
+    """CASES 70: two gateways with the same members decide alike."""
     instances = _instances(5)
     for i in range(200):
         assert _owner(instances, f"u{i}") == _owner(instances[::-1], f"u{i}")

@@ -351,9 +351,14 @@ async def test_ticket_route(api: Api) -> None:
 
 
 async def test_usage_without_metering(api: Api) -> None:
-    """A gateway that knows no metering says so; bad bounds are named."""
+    """A gateway that knows no metering says so."""
     assert (await api.client.get("/v1/usage")).status_code == 503
-    response = await api.client.get("/v1/usage?from_ms=yesterday")
+
+
+@pytest.mark.parametrize("bound", ["yesterday", "-1", "9" * 5000])
+async def test_bad_bounds_of_usage(api: Api, bound: str) -> None:
+    """They are named, also a number that Python would not read."""
+    response = await api.client.get(f"/v1/usage?from_ms={bound}")
     assert (response.status_code, response.json()["error"]["param"]) == (400, "from_ms")
 
 

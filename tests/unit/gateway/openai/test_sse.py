@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gateway.openai import sse
 from gateway.openai.account import Caller
 from gateway.openai.answers import ChatShape
 from gateway.openai.run import CREDIT_TOKENS, Generation
@@ -66,6 +67,15 @@ async def test_client_that_reads_slowly() -> None:
     # What had waited came as one piece; role, reason and [DONE] are events, too.
     assert client.received.count(b"data: ") <= TOKENS - CREDIT_TOKENS + 8
     assert client.received.endswith(b"data: [DONE]\n\n")
+
+
+async def test_client_that_never_reads_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CASES 43: after the time that a silent WebSocket has, its blocks are free."""
+    monkeypatch.setattr(sse, "STALL_S", 0.05)
+    cluster = FakeCluster(lambda _: [b"~"] * TOKENS)
+    async with asyncio.timeout(5):
+        await response_on(cluster, stream=True)(Client())
+    assert cluster.running == 0
 
 
 @pytest.mark.parametrize("stream", [True, False])

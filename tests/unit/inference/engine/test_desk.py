@@ -206,7 +206,7 @@ def test_blocks_are_kept_for_attach_ttl_and_the_text_longer() -> None:
     first = _play(driver, credit=6)
     driver.run()
     driver.break_call()
-    pool = driver.engine.scheduler.pool
+    pool = driver.engine.scheduler.places.pool
     driver.clock.now += 9
     driver.step()
     assert pool.free < pool.total

@@ -156,7 +156,7 @@ def test_credit_is_counted_in_tokens() -> None:
     heard = driver.play(1, [b"a"], repeat=10, credit=3)
     driver.run()
     assert heard.text == b"aaa"
-    pool = driver.engine.scheduler.pool
+    pool = driver.engine.scheduler.places.pool
     assert pool.free < pool.total
     steps = driver.steps
     driver.credit(1, 2)
@@ -176,7 +176,7 @@ def test_no_credit_at_all_computes_nothing() -> None:
     heard = driver.play(1, [b"a"], credit=0)
     driver.run()
     assert len(heard.accepted) == 1
-    assert driver.engine.scheduler.running == 0
+    assert driver.engine.scheduler.places.running == 0
     driver.credit(1, 1)
     driver.run()
     assert heard.text == b"a"
@@ -204,7 +204,7 @@ def test_a_broken_direct_call_cancels_its_streams() -> None:
     driver.play(2, [b"a"], repeat=1000, call=2)
     driver.run(steps=3)
     driver.break_call(1)
-    assert driver.engine.scheduler.running == 1
+    assert driver.engine.scheduler.places.running == 1
     driver.run(steps=1)
     assert len(driver.engine.desk.directory) == 1
 
@@ -307,7 +307,7 @@ def test_no_more_live_at_once_than_may() -> None:
     driver = _fake(EngineLimits(concurrent_max=2))
     driver.open(1, _prompt(1), _request(3), credit=0)
     driver.open(2, _prompt(1), _request(3))
-    assert driver.engine.scheduler.alive == 2
+    assert driver.engine.scheduler.places.alive == 2
     refused = driver.open(3, _prompt(1), _request(3))
     driver.run()
     assert refused.code == "overloaded"

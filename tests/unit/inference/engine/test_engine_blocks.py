@@ -40,7 +40,7 @@ def test_preemption_changes_no_text() -> None:
         driver.open(2, _prompt(4, 5, 6), _request(100)),
     ]
     driver.run()
-    assert driver.engine.scheduler.preemptions >= 1
+    assert driver.engine.scheduler.places.preemptions >= 1
     assert [heard.ids for heard in both] == solos
     driver.check_idle()
 

@@ -24,7 +24,7 @@ def _add(scheduler: Scheduler, sequence_id: int, prompt: int, **fields: object) 
         answer_ids=[],
         **fields,  # type: ignore[arg-type]
     )
-    scheduler.add(sequence, eligible=True)
+    scheduler.places.add(sequence, eligible=True)
     return sequence
 
 
@@ -39,7 +39,7 @@ def _run(scheduler: Scheduler, *sequences: Sequence, now: float = 0.0) -> StepPl
         scheduler.computed(by_id[row.sequence_id], len(row.token_ids))
         if row.sample:
             by_id[row.sequence_id].answer_ids.append(2)
-    scheduler.check()
+    scheduler.places.check()
     return plan
 
 
@@ -51,7 +51,7 @@ def test_a_long_prompt_is_prefilled_in_chunks_beside_decodes() -> None:
     b = _add(scheduler, 2, 40)
     assert _shape(_run(scheduler, a, b)) == [(1, 3, 1, True), (2, 0, 8, False)]
     assert _shape(_run(scheduler, a, b)) == [(1, 4, 1, True), (2, 8, 8, False)]
-    scheduler.end(a)
+    scheduler.places.end(a)
     assert _shape(_run(scheduler, a, b)) == [(2, 16, 24, True)]
 
 
@@ -66,7 +66,7 @@ def test_waiting_sequences_go_by_priority_then_arrival() -> None:
     for sequence in (urgent, first, early, late):
         (row,) = _run(scheduler, first, late, early, urgent).rows
         order.append(row.sequence_id)
-        scheduler.end(sequence)
+        scheduler.places.end(sequence)
     assert order == [4, 1, 2, 3]
 
 
@@ -77,10 +77,10 @@ def test_the_youngest_loses_its_blocks_and_computes_them_again() -> None:
     _run(scheduler, a, b)
     for _ in range(9):
         _run(scheduler, a, b)
-    assert scheduler.preemptions >= 1
+    assert scheduler.places.preemptions >= 1
     assert b.state is SequenceState.WAITING
     assert b.computed == 0
-    scheduler.end(a)
+    scheduler.places.end(a)
     plan = _run(scheduler, a, b)
     assert _shape(plan) == [(2, 0, b.total - 1, True)]
 
@@ -90,13 +90,13 @@ def test_a_paused_sequence_keeps_its_blocks_until_somebody_needs_them() -> None:
     scheduler = _scheduler(blocks=4)
     a = _add(scheduler, 1, 8)
     _run(scheduler, a)
-    scheduler.pause(a)
+    scheduler.places.pause(a)
     assert _run(scheduler, a).rows == []
     assert len(a.block_table) == 2
     b = _add(scheduler, 2, 12)
     assert _shape(_run(scheduler, a, b)) == [(2, 0, 12, True)]
     assert a.block_table == []
-    scheduler.resume(a)
+    scheduler.places.resume(a)
     assert a.state is SequenceState.WAITING
 
 
@@ -105,8 +105,8 @@ def test_resume_goes_on_where_it_was() -> None:
     scheduler = _scheduler()
     a = _add(scheduler, 1, 8)
     _run(scheduler, a)
-    scheduler.pause(a)
-    scheduler.resume(a)
+    scheduler.places.pause(a)
+    scheduler.places.resume(a)
     assert _shape(_run(scheduler, a)) == [(1, 8, 1, True)]
 
 
@@ -127,34 +127,29 @@ def test_more_decodes_than_the_batch_take_turns() -> None:
     for index in range(4):
         sequence = _add(scheduler, index, 2)
         _run(scheduler, *sequences, sequence)
-        scheduler.pause(sequence)
+        scheduler.places.pause(sequence)
         sequences.append(sequence)
     for sequence in sequences:
-        scheduler.resume(sequence)
+        scheduler.places.resume(sequence)
     served = [row.sequence_id for _ in range(2) for row in _run(scheduler, *sequences).rows]
     assert sorted(served) == [0, 1, 2, 3]
 
 
-def test_ending_frees_blocks_at_once() -> None:
-    """The pool is whole in the same breath, from every state."""
-    scheduler = _scheduler()
-    waiting = _add(scheduler, 9, 100, priority=9)
-    running = _add(scheduler, 1, 5)
-    paused = _add(scheduler, 2, 5)
-    _run(scheduler, waiting, running, paused)
-    scheduler.pause(paused)
-    for sequence in (running, paused, waiting):
-        scheduler.end(sequence)
-        scheduler.end(sequence)
-    assert scheduler.pool.free == scheduler.pool.total
-    assert scheduler.running == scheduler.queued == 0
-
-
-def test_parking_takes_the_blocks() -> None:
-    """A parked sequence holds nothing and counts as queued."""
-    scheduler = _scheduler()
-    a = _add(scheduler, 1, 8)
-    _run(scheduler, a)
-    scheduler.park(a)
-    assert scheduler.pool.free == scheduler.pool.total
-    assert scheduler.queued == 1
+def test_scarce_blocks_go_to_prompts_and_first_tokens() -> None:
+    """Below the low watermark running streams take turns in a quarter of the batch."""
+    scheduler = _scheduler(blocks=200, batch_max=8, step_tokens_max=12, prefill_chunk_busy_max=4)
+    running = [_add(scheduler, index, 3) for index in range(6)]
+    for _ in range(4):
+        _run(scheduler, *running)
+    begun = _add(scheduler, 10, 60)
+    plan = _run(scheduler, *running, begun)
+    assert _shape(plan)[-1] == (10, 0, 4, False)
+    pool = scheduler.places.pool
+    held = pool.allocate(pool.free - 9) or []
+    plan = scheduler.plan(0.0)
+    # 12 tokens a step: two of the six decode, and the prompt may have the rest.
+    assert [len(row.token_ids) for row in plan.rows[:2]] == [1, 1]
+    assert plan.rows[2].sequence_id == 10
+    assert plan.token_count <= 12
+    assert len(plan.rows) == 3
+    pool.release(held)

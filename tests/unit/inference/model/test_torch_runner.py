@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -69,9 +70,15 @@ def test_chunks_that_end_before_the_prompt_choose_nothing(runner: TorchRunner) -
     assert runner.run(StepPlan([row])) == []
 
 
-def test_default_threads_leave_room() -> None:
-    """At least one, at most what the machine has."""
-    assert 1 <= default_threads() <= 1024
+@pytest.mark.parametrize(("cores", "threads"), [(1, 1), (2, 1), (3, 2), (4, 3), (8, 6), (9, 6)])
+def test_default_threads_leave_room(
+    cores: int, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A quarter of the cores, rounded up, is left to others, and one thread always runs."""
+    # Numbers that no machine has: each is then a core of its own.
+    usable = range(100_000, 100_000 + cores)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _process: set(usable))
+    assert default_threads() == threads
 
 
 def test_a_closed_runner_lets_its_memory_go(tmp_path: Path) -> None:

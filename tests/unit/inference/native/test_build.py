@@ -44,7 +44,7 @@ def test_without_a_compiler_there_is_no_library(
     with pytest.raises(BuildError, match="no C\\+\\+ compiler"):
         find_compiler()
     with caplog.at_level(logging.WARNING):
-        assert library.load(tmp_path) is None
+        assert library.load(cache=tmp_path) is None
     assert "no C++ compiler" in caplog.text
 
 

@@ -1,0 +1,51 @@
+"""What the processes of a local mesh are told by environment: secrets, and each only what it knows.
+
+A service refuses a `SEEDANCE_…` variable that it does not know, so that a typing error is found. A
+mesh started from one shell has one environment for all services: it is checked against all of
+them here, and each is handed its part.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+
+from gateway.config import GatewaySettings
+from inference.config import InferenceSettings
+from mesh.settings import ENV_PREFIX, FOREIGN_VARIABLES, ServiceSettings
+from metering.config import MeteringSettings
+from router.config import RouterSettings
+
+__all__ = ["SETTINGS", "mesh_environment", "part_of", "unknown_to_all"]
+
+SETTINGS: Mapping[str, type[ServiceSettings]] = {
+    "router": RouterSettings,
+    "metering": MeteringSettings,
+    "inference": InferenceSettings,
+    "gateway": GatewaySettings,
+}
+
+
+def _variables(kind: str) -> set[str]:
+    settings = SETTINGS.get(kind)
+    return {ENV_PREFIX + name.upper() for name in settings.model_fields} if settings else set()
+
+
+def mesh_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """The shell's environment and what a local mesh adds to it.
+
+    The mesh's secret is made anew at every start.
+    """
+    return {f"{ENV_PREFIX}MESH_SECRET": secrets.token_urlsafe(32), **environ}
+
+
+def unknown_to_all(environ: Mapping[str, str]) -> list[str]:
+    """`SEEDANCE_…` variables that no service knows, sorted."""
+    known = set(FOREIGN_VARIABLES).union(*(_variables(kind) for kind in SETTINGS))
+    return sorted(name for name in environ if name.startswith(ENV_PREFIX) and name not in known)
+
+
+def part_of(kind: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment for one kind of process: without the variables of the other services."""
+    known = _variables(kind) | FOREIGN_VARIABLES
+    return {k: v for k, v in environ.items() if not k.startswith(ENV_PREFIX) or k in known}

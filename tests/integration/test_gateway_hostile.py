@@ -1,0 +1,145 @@
+"""Clients that mean harm, or are merely broken, on real sockets: others do not notice them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from gateway import http_protocol, ws_protocol
+from gateway.http_protocol import HEAD_BYTES_MAX
+from gateway.websocket import Connection
+from gateway.ws_protocol import SocketProtocol
+from tests.support.fake_upstream import FakeCluster, FakeUpstream
+from tests.support.gateway_under_test import GatewayUnderTest, running_gateway, wire
+from tests.support.waiting import wait_until
+
+UPGRADE = (
+    b"GET /v2/infer HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+)
+TEXT, PING = 0x81, 0x89
+UNREAD_BYTES_MAX = 64 * 1024
+FLOOD_BYTES = 4 * 1024 * 1024
+# What the loop reads at once is answered as one.
+CHUNK_BYTES = 256 * 1024
+
+
+def _message(payload: bytes, opcode: int = TEXT) -> bytes:
+    """A short masked frame (the mask is zero)."""
+    return bytes((opcode, 0x80 | len(payload))) + bytes(4) + payload
+
+
+@asynccontextmanager
+async def _stalled(gateway: GatewayUnderTest) -> AsyncIterator[socket.socket]:
+    """A simple client's socket that is open and never reads."""
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.connect(("127.0.0.1", gateway.port))
+        sock.sendall(UPGRADE)
+        sock.setblocking(False)
+        await wait_until(lambda: len(gateway.connections) == 1)
+        yield sock
+
+
+async def _flood(sock: socket.socket, data: bytes, size: int) -> int:
+    """Send up to `size` bytes of `data` over and over, for as long as somebody takes them."""
+    sent, refused = 0, 0
+    while sent < size and refused < 40:
+        try:
+            sent += sock.send(data[sent % len(data) :])
+            refused = 0
+        except BlockingIOError:
+            refused += 1
+        await asyncio.sleep(0.005)
+    return sent
+
+
+def _connections(gateway: GatewayUnderTest) -> list[Connection]:
+    carriers = [owner.carrier for owner in gateway.registry.owners]
+    return [carrier for carrier in carriers if isinstance(carrier, Connection)]
+
+
+def _protocol(connection: Connection) -> SocketProtocol:
+    assert isinstance(connection._socket, SocketProtocol)
+    return connection._socket
+
+
+def _waiting_bytes(gateway: GatewayUnderTest) -> int:
+    """What is written and not taken by the kernel yet, over all connections."""
+    protocols = map(_protocol, _connections(gateway))
+    return sum(protocol.transport.get_write_buffer_size() for protocol in protocols)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [_message(b'{"type":"x"}'), _message(b'{"type":"ping","t":1}'), _message(b"p" * 100, PING)],
+    ids=["bad_request", "ping", "websocket ping"],
+)
+async def test_who_does_not_read_is_not_heard(
+    frame: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Answers that nobody reads stay bounded, and another client is answered meanwhile."""
+    monkeypatch.setattr(ws_protocol, "UNREAD_BYTES_MAX", UNREAD_BYTES_MAX)
+    async with running_gateway(FakeUpstream(FakeCluster())) as gateway, _stalled(gateway) as sock:
+        flood = asyncio.create_task(_flood(sock, frame * 500, FLOOD_BYTES))
+        async with wire(gateway.url) as other:
+            while not flood.done():
+                began = time.perf_counter()
+                await other.send(type="ping", t=1)
+                await other.until("pong")
+                assert time.perf_counter() - began < 1
+                assert _waiting_bytes(gateway) < UNREAD_BYTES_MAX + CHUNK_BYTES
+                await asyncio.sleep(0.01)
+
+
+async def test_a_closed_socket_that_does_not_read_is_cut_off() -> None:
+    """Its unread bytes do not keep it: the socket is gone soon after the close frame."""
+    async with running_gateway(FakeUpstream(FakeCluster())) as gateway, _stalled(gateway):
+        (connection,) = _connections(gateway)
+        protocol = _protocol(connection)
+        protocol.close_timeout = 0.1
+        protocol.send_text("x" * UNREAD_BYTES_MAX)
+        await asyncio.sleep(0)
+        protocol.send_close(4408, "session timeout")
+        await wait_until(lambda: protocol.disconnected)
+
+
+async def test_a_handshake_that_does_not_come_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither silence nor half a request line holds a connection."""
+    monkeypatch.setattr(http_protocol, "HEAD_WITHIN_S", 0.1)
+    async with running_gateway(FakeUpstream(FakeCluster())) as gateway:
+        for begun in (b"", UPGRADE[:40], b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\nGET /he"):
+            reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+            writer.write(begun)
+            async with asyncio.timeout(3):
+                with contextlib.suppress(ConnectionResetError):
+                    await reader.read()
+            writer.close()
+
+
+async def test_a_head_without_end_is_refused() -> None:
+    """HTTP 431 once the head is over its size."""
+    async with running_gateway(FakeUpstream(FakeCluster())) as gateway:
+        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+        writer.write(b"GET / HTTP/1.1\r\nX: " + b"a" * (HEAD_BYTES_MAX + 1))
+        async with asyncio.timeout(3):
+            assert b" 431 " in await reader.readline()
+        writer.close()
+
+
+async def test_a_silent_simple_client_is_closed_and_the_gateway_lives_on() -> None:
+    """A half-open socket ends after its heartbeat; whoever is there is answered as before."""
+    async with running_gateway(FakeUpstream(FakeCluster())) as gateway, _stalled(gateway):
+        (connection,) = _connections(gateway)
+        connection.on_time(gateway.deps.clock.monotonic() + 31)
+        connection.on_time(gateway.deps.clock.monotonic() + 46)
+        await wait_until(lambda: len(gateway.connections) == 0)
+        async with wire(gateway.url) as other:
+            await other.send(type="ping", t=2)
+            assert (await other.until("pong"))["t"] == 2

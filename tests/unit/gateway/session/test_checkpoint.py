@@ -1,0 +1,48 @@
+"""Write-behind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from gateway.store.base import CommitResult, SessionWrite
+from gateway.store.memory import MemoryStore
+from tests.support.clock import FakeClock
+from tests.support.session_world import WindowedClient, World, settle
+
+
+class _SlowStore(MemoryStore):
+    """Commits when told; counts how many are on their way at once."""
+
+    def __init__(self) -> None:
+        super().__init__(FakeClock(), 120)
+        self.go = asyncio.Event()
+        self.under_way = 0
+        self.most = 0
+
+    async def commit(self, writes: Sequence[SessionWrite]) -> CommitResult:
+        self.under_way += 1
+        self.most = max(self.most, self.under_way)
+        await self.go.wait()
+        self.under_way -= 1
+        return await super().commit(writes)
+
+
+async def test_commits_never_overtake_each_other() -> None:
+    """The last one of a process that ends waits for the one that is under way."""
+    store = _SlowStore()
+    world = World(lambda _: [b"x"] * 5, store)
+    client = WindowedClient()
+    gateway = world.gateways[0]
+    client.connect(gateway)
+    client.read()
+    await client.generate("s")
+    first = asyncio.create_task(gateway.registry.checkpointer.commit())
+    await settle()
+    await world.step(3)
+    last = asyncio.create_task(gateway.registry.close())
+    await settle()
+    store.go.set()
+    await asyncio.gather(first, last)
+    world.close()
+    assert store.most == 1

@@ -1,0 +1,80 @@
+"""A stream's work at the instances: what it is given, and what it costs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+from seedance.protocol.errors import ErrorCode, SeedanceError
+from tests.support.session_world import WindowedClient, World
+
+DRAINING = SeedanceError(ErrorCode.UNAVAILABLE, "draining", retry_after_ms=1)
+
+
+async def test_credit_granted_between_two_instances_is_not_lost() -> None:
+    """A stream that everybody refused for a while goes on with the share it has by then."""
+    world = World(lambda _: [b"x"] * 60)
+    client = WindowedClient()
+    client.connect(world.gateways[0])
+    client.read()
+    for i in range(7):
+        await client.generate(f"other-{i}")
+    for instance in world.cluster.instances.values():
+        instance.refuses = DRAINING
+    await client.generate("s")
+    await world.step(3)
+    for i in range(7):
+        await client.send(type="cancel", id=f"other-{i}")
+    instances = world.cluster.instances.values()
+    for _ in range(200):
+        # The others are through: the whole window is this stream's share.
+        if "other-6" in client.ends:
+            for instance in instances:
+                instance.refuses = None
+        await world.commit()
+        await world.step(3)
+        client.read()
+        # Slower than what lets the window grow.
+        world.clock.advance(0.1)
+        await client.ack()
+        if "s" in client.ends:
+            break
+        await asyncio.sleep(0.01)
+    world.close()
+    assert client.texts["s"] == b"x" * 60
+
+
+async def test_what_no_instance_took_is_not_billed() -> None:
+    """As over HTTP: a refusal is no line in anybody's ledger (CASES 88)."""
+    world = World(lambda _: [b"x"])
+    client = WindowedClient()
+    client.connect(world.gateways[0])
+    client.read()
+    await client.generate("s", model="nobody-serves-this")
+    await client.generate("t")
+    for _ in range(3):
+        await world.commit()
+        await world.step(3)
+        client.read()
+    await world.commit()
+    world.close()
+    assert client.ends["s"]["code"] == "model_not_found"
+    assert [json.loads(event.payload)["stream"] for event in world.memory.usage] == ["t"]
+
+
+async def test_a_wall_clock_that_is_set_back() -> None:
+    """CASES 116: nothing ends before it began."""
+    world = World(lambda _: [b"x"])
+    client = WindowedClient()
+    client.connect(world.gateways[0])
+    client.read()
+    await client.generate("s")
+    world.clock.advance(-10)
+    for _ in range(3):
+        await world.commit()
+        await world.step(3)
+        client.read()
+    await world.commit()
+    world.close()
+    (bill,) = (json.loads(event.payload) for event in world.memory.usage)
+    assert bill["ended_ms"] >= bill["started_ms"]

@@ -1,0 +1,157 @@
+"""Sessions that move, are taken over, run out of time, and are swept up (§4.5–§4.8)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.support.asked_world import TEXT, asked, bills, finish, flaky, flaky_world
+from tests.support.session_world import WindowedClient, World, settle
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    async with flaky_world() as made:
+        yield made
+
+
+async def test_a_newer_owner_fences_the_older(world: World) -> None:
+    """It closes with 4409 and touches neither store nor instance (§4.6, CASES 55)."""
+    client = await asked(world, steps=3)
+    old = client.socket
+    await client.resume(world.gateways[1])
+    await world.step(2)
+    await world.commit()
+    assert old.close_code == 4409
+    assert len(world.gateways[0].registry) == 0
+    await finish(world, client)
+    assert client.texts["s"] == TEXT
+    assert [bill["completion_tokens"] for bill in bills(world)] == [20]
+
+
+async def test_two_resumes_at_once(world: World) -> None:
+    """The later one takes over, the text comes once to whoever holds it (CASES 50)."""
+    client = await asked(world, steps=3)
+    client.cut()
+    twin = WindowedClient()
+    twin.__dict__.update({**client.__dict__, "texts": {"s": bytearray(client.texts["s"])}})
+    await asyncio.gather(client.resume(world.gateways[0]), twin.resume(world.gateways[0]))
+    assert sorted([client.connected, twin.connected]) == [False, True]
+    winner = client if client.connected else twin
+    loser = twin if winner is client else client
+    assert loser.socket.close_code == 4409
+    await finish(world, winner)
+    assert winner.texts["s"] == TEXT
+
+
+@pytest.mark.parametrize("change", ["session", "token"])
+async def test_a_stranger_is_told_nothing(world: World, change: str) -> None:
+    """Unknown session and wrong token look alike: `session_expired`, 4410; the owner keeps on."""
+    client = await asked(world, steps=3)
+    for index in (0, 1):
+        thief = WindowedClient()
+        thief.session, thief.token = client.session, client.token
+        setattr(thief, change, "x" * 22)
+        await thief.resume(world.gateways[index])
+        thief.read()
+        assert [e["code"] for e in thief.errors] == ["session_expired"]
+        assert thief.socket.close_code == 4410
+    await finish(world, client)
+    assert client.texts["s"] == TEXT
+
+
+async def test_with_the_store_away_a_resume_elsewhere_is_unavailable(world: World) -> None:
+    """Not `session_expired`: nobody knows that it is gone. Here it is in memory, and works (§4.8)."""
+    client = await asked(world, steps=3)
+    client.cut()
+    flaky(world).away = True
+    await client.resume(world.gateways[1])
+    client.read()
+    assert client.errors.pop()["code"] == "unavailable"
+    assert client.socket.close_code == 1013
+    client.cut()
+    await client.resume(world.gateways[0])
+    flaky(world).away = False
+    await finish(world, client)
+    assert client.texts["s"] == TEXT
+
+
+async def test_a_dead_gateways_session_is_swept_and_billed(world: World) -> None:
+    """When its time is up, another gateway cancels its streams and writes what they cost (§4.7)."""
+    client = await asked(world, steps=5)
+    await client.ack()
+    await world.commit()
+    framed = client.tokens["s"]
+    world.gateways[0].crash()
+    assert world.cluster.running == 1
+    for _ in range(20):
+        world.clock.advance(10)
+        await world.gateways[1].registry.sweep()
+        await world.commit()
+        await world.step()
+    assert [bill["completion_tokens"] for bill in bills(world)] == [framed]
+    assert bills(world)[0]["prompt_tokens"] == 7
+    assert world.cluster.running == 0
+    await client.resume(world.gateways[1])
+    client.read()
+    assert client.socket.close_code == 4410
+
+
+async def test_a_session_without_connection_ends_in_time(world: World) -> None:
+    """Its owner cancels and bills, and forgets it everywhere (§4.7)."""
+    client = await asked(world, steps=3)
+    client.cut()
+    world.clock.advance(121)
+    owner = world.gateways[0].registry.owners[0]
+    owner.on_time(world.clock.monotonic())
+    await world.step(3)
+    await world.commit()
+    assert len(world.gateways[0].registry) == 0
+    assert [bill["finish_reason"] for bill in bills(world)] == ["cancelled"]
+    assert world.cluster.running == 0
+    assert await world.memory.epoch_of(client.session) is None
+
+
+async def test_an_idle_session_is_kept_alive(world: World) -> None:
+    """A connected session never expires in the store, however long nothing happens (CASES 60)."""
+    client = await asked(world)
+    await finish(world, client)
+    for _ in range(40):
+        world.clock.advance(10)
+        await world.commit()
+    assert await world.memory.epoch_of(client.session) is not None
+    assert await world.gateways[1].registry.sweep() == 0
+
+
+async def test_a_simple_client_leaves_nothing(world: World) -> None:
+    """Its stream ends with its connection, within two engine steps, and is billed (CASES 26, 31)."""
+    connection, socket = world.gateways[0].connect(windowed=False)
+    await connection.on_text(json.dumps({"prompt": "?"}))
+    await world.commit()
+    await world.step(4)
+    assert '"token"' in socket.sent[-1]
+    before = world.cluster.computed
+    connection.gone()
+    await world.step(2)
+    await world.commit()
+    await settle()
+    await world.commit()
+    assert world.cluster.computed - before <= 2
+    assert world.cluster.running == 0
+    assert len(world.gateways[0].registry) == 0
+    assert [bill["finish_reason"] for bill in bills(world)] == ["cancelled"]
+
+
+async def test_a_drained_gateway_hands_its_sessions_over(world: World) -> None:
+    """Everything is stored, and the instances are left running for the next owner."""
+    client = await asked(world, steps=4)
+    client.cut()
+    await world.gateways[0].registry.close()
+    assert world.cluster.running == 1
+    await client.resume(world.gateways[1])
+    await finish(world, client)
+    assert client.texts["s"] == TEXT
+    assert world.cluster.computed == 20

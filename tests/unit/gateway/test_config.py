@@ -1,0 +1,43 @@
+"""A gateway's settings and how they must fit together."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from gateway.config import GatewaySettings
+
+
+def test_defaults_are_the_contracts() -> None:
+    """Heartbeats and times as the contract has them (§2)."""
+    settings = GatewaySettings()
+    assert settings.heartbeat_connection_s == 30
+    assert settings.heartbeat_session_s == 15
+    assert settings.heartbeat_stream_s == 8
+    assert settings.resume_ttl_s == 120
+    assert settings.gateway_urls == ("ws://127.0.0.1:8080",)
+    assert settings.server_name == "gateway-8080"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"heartbeat_connection_s": 24},
+        {"heartbeat_session_s": 21},
+        {"heartbeat_stream_s": 2},
+        {"anonymous_tenant": "local", "host": "0.0.0.0"},
+        {"gateways": "http://a"},
+    ],
+    ids=lambda wrong: next(iter(wrong)),
+)
+def test_what_does_not_fit_is_refused_at_start(wrong: dict[str, object]) -> None:
+    """An open door to the world, or a time out of its range, never comes up."""
+    with pytest.raises(ValidationError):
+        GatewaySettings(**wrong)  # type: ignore[arg-type]
+
+
+def test_lists_are_written_with_commas() -> None:
+    """Blanks around them do not count."""
+    settings = GatewaySettings(gateways="ws://a:1, wss://b", allowed_origins=" https://x ")
+    assert settings.gateway_urls == ("ws://a:1", "wss://b")
+    assert settings.origins == ("https://x",)

@@ -9,7 +9,10 @@ import sys
 __all__ = ["setup_logs"]
 
 # Libraries that would speak of their own affairs; an operator who wants them says debug.
-_CHATTY = ("grpc", "asyncio", "uvicorn", "httpx", "opentelemetry", "sqlalchemy", "redis")
+_CHATTY = ("grpc", "asyncio", "httpx", "opentelemetry", "redis")
+# These write down what passes through them: headers with keys, URLs with tickets, prompts. At no
+# level may that be in a log (CASES 108).
+_INDISCREET = ("uvicorn", "websockets", "sqlalchemy")
 
 
 class _JsonFormatter(logging.Formatter):
@@ -39,3 +42,5 @@ def setup_logs(level: str, *, as_json: bool) -> None:
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     for name in _CHATTY:
         logging.getLogger(name).setLevel("DEBUG" if level == "debug" else "ERROR")
+    for name in _INDISCREET:
+        logging.getLogger(name).setLevel("ERROR")

@@ -20,6 +20,7 @@ __all__ = [
     "Reader",
     "Repeated",
     "choice",
+    "finite",
     "flag",
     "integer",
     "integer_from",
@@ -114,6 +115,13 @@ def flag(path: str, value: Any) -> bool:
     """`true` or `false`."""
     if not isinstance(value, bool):
         raise bad_field(path, "true or false")
+    return value
+
+
+def finite(path: str, value: Any) -> float:
+    """Any number of JSON, to be sent back as it is; `true` is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise bad_field(path, "a finite number")
     return value
 
 

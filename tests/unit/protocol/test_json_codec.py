@@ -134,6 +134,8 @@ def test_bare_form_is_a_generate() -> None:
             Resume("s", "t", 0, {"a": -1, "b": 7}),
         ),
         ('{"type":"ping","t":1.5}', Ping(1.5)),
+        ('{"type":"ping","t":-1e300}', Ping(-1e300)),
+        ('{"type":"ping","t":18446744073709551616}', Ping(2**64)),
         ('{"type":"ping"}', Ping(None)),
         ('{"type":"pong","t":17}', Pong(17)),
         ('{"type":"close"}', Close()),
@@ -252,6 +254,8 @@ REFUSED = [
     ('{"type":"ack","seq":1,"sack":[[3]]}', "sack[0]"),
     ('{"type":"ack","seq":1,"sack":[3]}', "sack[0]"),
     ('{"type":"ack","seq":1,"sack":[' + ",".join(["[3,3]"] * 65) + "]}", "sack"),
+    # So many are not even read.
+    ('{"type":"ack","seq":1,"sack":[' + ",".join(["3"] * 65) + "]}", "sack"),
     ('{"type":"cancel"}', "id"),
     ('{"type":"cancel","id":""}', "id"),
     ('{"type":"cancel","id":"' + "x" * 65 + '"}', "id"),

@@ -31,7 +31,8 @@ pytestmark = [pytest.mark.compose, pytest.mark.timeout(UP_S + STREAM_S)]
 
 GATEWAY = "ws://localhost:8080/v2/infer"
 JAEGER = "http://127.0.0.1:16686"
-CAPITAL = [{"role": "user", "content": "What is the capital of France?"}]
+# Its greedy answer has a wide margin: no rounding of another CPU turns it.
+HAMLET = [{"role": "user", "content": "Who wrote Hamlet?"}]
 STORY = [{"role": "user", "content": "Tell me a long story about a lighthouse."}]
 TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
 TRACEPARENT = f"00-{TRACE_ID}-00f067aa0ba902b7-01"
@@ -64,10 +65,10 @@ def containers() -> Iterator[None]:
 def test_the_sdk_gets_a_streamed_answer() -> None:
     """A client of this machine streams a sensible answer from port 8080, without a key."""
     with SeedanceClient(GATEWAY) as client:
-        stream = client.chat(messages=CAPITAL, temperature=0, max_tokens=32)
+        stream = client.chat(messages=HAMLET, temperature=0, max_tokens=32)
         chunks = [chunk.delta for chunk in stream]
     assert len(chunks) > 2
-    assert "Paris" in "".join(chunks)
+    assert "Shakespeare" in "".join(chunks)
 
 
 def test_a_browser_gets_a_streamed_answer() -> None:
@@ -76,7 +77,7 @@ def test_a_browser_gets_a_streamed_answer() -> None:
         pytest.skip("needs Chromium")
     with browser_page() as page:
         page.goto("http://localhost:8080/")
-        page.get_by_label("Message").fill(CAPITAL[0]["content"])
+        page.get_by_label("Message").fill(HAMLET[0]["content"])
         page.keyboard.press("Enter")
         answer = page.locator(".message:not(.mine)")
         expect(answer.locator(".metrics")).to_contain_text("tokens/s", timeout=STREAM_S * 1000)
@@ -149,7 +150,7 @@ def _spans() -> list[dict[str, Any]]:
 def test_one_trace_holds_every_hop() -> None:
     """CASES 104: gateway, router, inference, store and metering are in the client's own trace."""
     with SeedanceClient(GATEWAY) as client:
-        client.chat(messages=CAPITAL, max_tokens=8, traceparent=TRACEPARENT, stream=False)
+        client.chat(messages=HAMLET, max_tokens=8, traceparent=TRACEPARENT, stream=False)
     wait_until_sync(lambda: {span["hop"] for span in _spans()} >= set(HOPS), within_s=30)
     spans = {span["spanID"]: span for span in _spans()}
     edges = {

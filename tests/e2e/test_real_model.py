@@ -40,11 +40,12 @@ def _describe(mesh: LocalMesh) -> pb.DescribeResponse:
 
 
 def test_a_question_is_answered_sensibly(mesh: LocalMesh) -> None:
-    """The real model knows the capital of France, through `seedance chat`."""
+    """The real model knows who wrote Hamlet, through `seedance chat`."""
     argv = [sys.executable, "-m", "launcher", "chat", "--url", mesh.ws, "--temperature", "0"]
-    question = "What is the capital of France?"
+    # Its greedy answer has a wide margin: no rounding of another CPU turns it.
+    question = "Who wrote Hamlet?"
     done = subprocess.run([*argv, question], capture_output=True, text=True, timeout=60, check=True)
-    assert "Paris" in done.stdout
+    assert "Shakespeare" in done.stdout
 
 
 SYNC_SNIPPET = """

@@ -42,6 +42,8 @@ def test_an_interrupted_wait_is_over() -> None:
     ended = threading.Event()
 
     async def wait() -> None:
+        # The key is pressed while the caller waits, not while it is about to.
+        await asyncio.sleep(0.1)
         os.kill(os.getpid(), signal.SIGINT)
         try:
             await asyncio.Event().wait()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -28,6 +29,8 @@ __all__ = ["BODY_BYTES_MAX", "openai_routes"]
 
 # As a client message on a WebSocket (§1).
 BODY_BYTES_MAX = 1024 * 1024
+# A whole body over a slow line takes less; one that never comes holds a connection no longer.
+BODY_WITHIN_S = 60.0
 CANARY_HEADER = "X-Canary"
 TRACEPARENT_HEADER = "traceparent"
 
@@ -51,8 +54,13 @@ _CHAT = _Face("chat", "chatcmpl-", read_chat, ChatShape)
 _COMPLETION = _Face("text_completion", "cmpl-", read_completion, CompletionShape)
 
 
-class _TooLargeError(Exception):
-    """The body exceeds `BODY_BYTES_MAX`."""
+class _BodyError(Exception):
+    """A body that is refused before it is read to its end."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
 
 
 def openai_routes(deps: GatewayDeps) -> APIRouter:
@@ -94,21 +102,25 @@ async def _guarded(deps: GatewayDeps, request: Request, answer: Answer) -> Respo
     except SeedanceError as error:
         deps.metrics.rejected.labels(error.code.value).inc()
         return error_response(error, headers)
-    except _TooLargeError:
+    except _BodyError as error:
         deps.metrics.rejected.labels(ErrorCode.BAD_REQUEST.value).inc()
-        message = f"the body must be at most {BODY_BYTES_MAX} bytes"
-        too_large = SeedanceError(ErrorCode.BAD_REQUEST, message)
-        return error_response(too_large, headers, status=413)
+        refused = SeedanceError(ErrorCode.BAD_REQUEST, error.message)
+        return error_response(refused, headers, status=error.status)
     except ClientDisconnect:
         return Response(status_code=400)  # nobody is there to read it
 
 
 async def _body(request: Request) -> bytes:
     body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > BODY_BYTES_MAX:
-            raise _TooLargeError
+    try:
+        async with asyncio.timeout(BODY_WITHIN_S):
+            async for part in request.stream():
+                body += part
+                if len(body) > BODY_BYTES_MAX:
+                    raise _BodyError(413, f"the body must be at most {BODY_BYTES_MAX} bytes")
+    except TimeoutError:
+        message = f"the body must arrive within {BODY_WITHIN_S:g} s"
+        raise _BodyError(408, message) from None
     return bytes(body)
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from gateway import http_protocol, ws_protocol
 from gateway.http_protocol import HEAD_BYTES_MAX
+from gateway.openai import routes
 from gateway.websocket import Connection
 from gateway.ws_protocol import SocketProtocol
 from tests.support.fake_upstream import FakeCluster, FakeUpstream
@@ -143,3 +144,16 @@ async def test_a_silent_simple_client_is_closed_and_the_gateway_lives_on() -> No
         async with wire(gateway.url) as other:
             await other.send(type="ping", t=2)
             assert (await other.until("pong"))["t"] == 2
+
+
+async def test_a_body_that_does_not_come_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A promised body that never arrives is answered 408 in OpenAI's shape, in bounded time."""
+    monkeypatch.setattr(routes, "BODY_WITHIN_S", 0.1)
+    async with running_gateway(FakeUpstream(FakeCluster())) as gateway:
+        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+        head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{"
+        writer.write(head)
+        status = await asyncio.wait_for(reader.readline(), 5)
+        writer.close()
+        await writer.wait_closed()
+    assert b" 408 " in status

@@ -25,6 +25,13 @@ class Backoff:
         self._next_s = RETRY_MIN_S
 
     async def wait(self) -> None:
-        """Wait, and longer the next time."""
+        """Wait, and longer the next time.
+
+        Raises `CancelledError` when the task was asked to end and the asking got lost: a call that
+        breaks in the same turn may swallow it, and who reconnects for ever would never hear of it.
+        """
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise asyncio.CancelledError
         await asyncio.sleep(self._next_s * random.uniform(0.5, 1))  # noqa: S311 - no secret
         self._next_s = min(self._next_s * 2, RETRY_MAX_S)

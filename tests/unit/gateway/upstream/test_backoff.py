@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+
 import pytest
 
 from gateway.upstream import backoff
@@ -25,3 +28,24 @@ async def test_waits_double_within_their_bounds(monkeypatch: pytest.MonkeyPatch)
     waiting.reset()
     await waiting.wait()
     assert waits[-1] <= RETRY_MIN_S
+
+
+async def test_a_lost_cancellation_is_found_at_the_next_wait() -> None:
+    """Who was asked to end, and whose call swallowed the asking, does not reconnect for ever."""
+    rounds = 0
+
+    async def reconnecting() -> None:
+        nonlocal rounds
+        backoff = Backoff()
+        while True:
+            rounds += 1
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+            await backoff.wait()
+
+    task = asyncio.create_task(reconnecting())
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task], timeout=2)
+    assert task.cancelled()
+    assert rounds == 1

@@ -17,8 +17,8 @@ from inference.intake import Intake
 from inference.registration import Registration
 from inference.report import Reporter
 from inference.service import SERVICE_NAME, Deliverer, InferenceService, add_to_server
-from inference.wire import load_to_pb
 from mesh.clock import SystemClock
+from mesh.rpc.convert import load_to_pb
 from mesh.rpc.server import RpcServer
 from mesh.settings import exit_with
 from mesh.telemetry.metrics import Folded, InferenceMetrics, serve_metrics

@@ -31,9 +31,10 @@ from inference.engine.messages import (
 )
 from inference.engine.runner import ModelInfo
 from inference.intake import Intake
-from inference.wire import load_to_pb, response_to_pb
+from inference.wire import response_to_pb
 from mesh.clock import Clock
 from mesh.rpc.channel import MESH_SECRET_KEY
+from mesh.rpc.convert import load_to_pb
 from seedance.v2 import inference_pb2 as pb
 
 __all__ = ["SERVICE_NAME", "Deliverer", "InferenceService", "add_to_server"]

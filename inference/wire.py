@@ -7,7 +7,6 @@ from inference.engine.messages import (
     Accepted,
     Done,
     Failed,
-    Load,
     Pressure,
     PressureLevel,
     Tokens,
@@ -18,7 +17,7 @@ from seedance.protocol.errors import SeedanceError
 from seedance.protocol.frames import Timing, Usage
 from seedance.v2 import inference_pb2 as pb
 
-__all__ = ["error_to_pb", "load_to_pb", "response_to_pb"]
+__all__ = ["error_to_pb", "response_to_pb"]
 
 _FINISH = {
     FinishReason.STOP: pb.FINISH_REASON_STOP,
@@ -30,17 +29,6 @@ _PRESSURE = {
     PressureLevel.THROTTLE: pb.PRESSURE_LEVEL_THROTTLE,
     PressureLevel.PAUSE: pb.PRESSURE_LEVEL_PAUSE,
 }
-
-
-def load_to_pb(load: Load) -> pb.InstanceLoad:
-    """A load report."""
-    return pb.InstanceLoad(
-        running=load.running,
-        waiting=load.waiting,
-        free_blocks=load.free_blocks,
-        total_blocks=load.total_blocks,
-        tokens_per_s=load.tokens_per_s,
-    )
 
 
 def error_to_pb(error: SeedanceError, usage: Usage | None) -> pb.Error:

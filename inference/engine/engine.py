@@ -8,7 +8,7 @@ from inference.engine.block_pool import BlockPool
 from inference.engine.desk import FrontDesk, internal_error
 from inference.engine.generation import Generation
 from inference.engine.limits import EngineLimits
-from inference.engine.messages import Command, Load, StepOutput
+from inference.engine.messages import Command, StepOutput
 from inference.engine.plan import PlanRow, Sampled, StepPlan
 from inference.engine.pressure import PressureGauge
 from inference.engine.rate import RateMeter
@@ -17,6 +17,7 @@ from inference.engine.scheduler import Scheduler
 from inference.engine.sequence import SequenceState
 from inference.engine.step_trace import StepTrace
 from mesh.clock import Clock
+from mesh.membership import Load
 
 __all__ = ["Engine"]
 

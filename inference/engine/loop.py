@@ -7,7 +7,8 @@ import threading
 from collections.abc import Callable, Sequence
 
 from inference.engine.engine import Engine
-from inference.engine.messages import Command, Load, StepOutput
+from inference.engine.messages import Command, StepOutput
+from mesh.membership import Load
 
 __all__ = ["EngineLoop"]
 

@@ -29,7 +29,6 @@ __all__ = [
     "EndRecord",
     "Failed",
     "Hold",
-    "Load",
     "Open",
     "Pressure",
     "PressureLevel",
@@ -226,14 +225,3 @@ class StepOutput:
         if found is None:
             found = self.calls[call] = CallOutput()
         return found
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """How busy the engine is."""
-
-    running: int = 0
-    waiting: int = 0
-    free_blocks: int = 0
-    total_blocks: int = 0
-    tokens_per_s: float = 0.0

@@ -166,8 +166,8 @@ def _fill(model: NativeModel, source: WeightSource, progress: Callable[[float], 
     hidden, mlp, vocab = config.hidden_size, config.mlp_size, config.vocab_size
     queries = config.head_count * config.head_dim
 
-    def norm(slot: NormSlot, layer: int, name: str) -> None:
-        model.set_norm(slot, layer, _vector(source, f"{name}.weight", hidden))
+    def norm(slot: NormSlot, layer: int, name: str, size: int = hidden) -> None:
+        model.set_norm(slot, layer, _vector(source, f"{name}.weight", size))
 
     def matrix(slot: Slot, layer: int, shape: tuple[int, int], *names: str) -> None:
         levels = stack([read_levels(source, f"{name}.weight") for name in names])
@@ -180,8 +180,13 @@ def _fill(model: NativeModel, source: WeightSource, progress: Callable[[float], 
     matrix(Slot.EMBEDDING, 0, (vocab, hidden), "model.embed_tokens")
     if not config.tied_head:
         matrix(Slot.HEAD, 0, (vocab, hidden), "lm_head")
-    for layer in range(config.layer_count):
+    for layer, window in enumerate(config.layer_windows):
         root = f"model.layers.{layer}"
+        if window is not None:
+            model.set_window(layer, window)
+        if config.qk_norm:
+            norm(NormSlot.QUERY, layer, f"{root}.self_attn.q_norm", config.head_dim)
+            norm(NormSlot.KEY, layer, f"{root}.self_attn.k_norm", config.head_dim)
         norm(NormSlot.ATTENTION, layer, f"{root}.input_layernorm")
         norm(NormSlot.MLP, layer, f"{root}.post_attention_layernorm")
         projections = [f"{root}.self_attn.{part}_proj" for part in "qkv"]

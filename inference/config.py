@@ -65,6 +65,12 @@ class InferenceSettings(ServiceSettings):
         "auto",
         description="How keys and values are held: auto, fp32, fp16, bf16.",
     )
+    quantize: Literal["auto", "none", "int8", "int4"] = Field(
+        "auto",
+        description="Bits of a weight: none (as the file has them), int8, int4 (half the memory of "
+        "int8, further from the model), auto (int8 where the native step meets more bits, none in "
+        "torch).",
+    )
     threads: int = Field(0, ge=0, description="Compute threads; 0: as the machine allows.")
     cpu_backend: Literal["auto", "native", "torch"] = Field(
         "auto",

@@ -180,17 +180,18 @@ class NativeModel:
         sampled: Ints,
         logits: Floats,
         greedy: Ints,
-    ) -> None:
-        """Compute a ragged batch's tokens; see `StepInput` in `model.h` for the columns.
+    ) -> Callable[[], None]:
+        """What computes a ragged batch's tokens; see `StepInput` in `model.h` for the columns.
 
-        Fills `logits` [len(sampled), vocab] and `greedy` [len(sampled)], the likeliest ids.
+        A call fills `logits` [len(sampled), vocab] and `greedy` [len(sampled)], the likeliest ids.
         """
-        given = _StepInput(
-            len(token_ids),
-            len(sampled),
-            *map(_address, (token_ids, positions, tables, table_starts, sampled, logits, greedy)),
-        )
-        self._call("step", ctypes.byref(given))
+        columns = (token_ids, positions, tables, table_starts, sampled, logits, greedy)
+        given = _StepInput(len(token_ids), len(sampled), *map(_address, columns))
+
+        def step(_kept: object = columns) -> None:  # their memory is read by each call
+            self._call("step", ctypes.byref(given))
+
+        return step
 
     def _call(self, name: str, *arguments: Any) -> None:
         if self._function(name)(self._model, *arguments) == OUT_OF_MEMORY:

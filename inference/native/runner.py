@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from inference.model.weights import WeightSource
 from inference.native.library import Library, ModelShape, NativeModel, NormSlot, Slot
 from inference.native.weights import GROUP, WIDE, read_levels, stack
 
-__all__ = ["NativeRunner", "load_native", "why_unsupported"]
+__all__ = ["KEY_LANES", "NativeRunner", "PreparedStep", "load_native", "why_unsupported"]
 
 KEY_LANES = 16
 
@@ -38,6 +39,15 @@ def why_unsupported(config: ModelConfig, block_size: int) -> str | None:
         if size % KEY_LANES:
             return f"{name} {size} is no multiple of {KEY_LANES}"
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedStep:
+    """`run` computes a step into `logits` [samplers, vocab] and `greedy` [samplers]."""
+
+    run: Callable[[], None]
+    logits: Floats
+    greedy: Ints
 
 
 class NativeRunner:
@@ -72,6 +82,12 @@ class NativeRunner:
 
     def forward(self, plan: StepPlan) -> tuple[Floats, Ints]:
         """Logits [samplers, vocab] of the rows that sample, good until the next step; and the likeliest ids."""
+        step = self.prepared(plan)
+        step.run()
+        return step.logits, step.greedy
+
+    def prepared(self, plan: StepPlan) -> PreparedStep:
+        """The step with its inputs laid out, to run once or often."""
         token_ids: list[int] = []
         positions: list[int] = []
         tables: list[int] = []
@@ -87,17 +103,16 @@ class NativeRunner:
                 sampled.append(len(token_ids) - 1)
         logits = self._logits_for(len(sampled))
         greedy = np.empty(len(sampled), np.int32)
-        if token_ids:
-            self._model.step(
-                token_ids=_ints(token_ids),
-                positions=_ints(positions),
-                tables=_ints(tables),
-                table_starts=_ints(table_starts),
-                sampled=_ints(sampled),
-                logits=logits,
-                greedy=greedy,
-            )
-        return logits, greedy
+        run = self._model.step(
+            token_ids=_ints(token_ids),
+            positions=_ints(positions),
+            tables=_ints(tables),
+            table_starts=_ints(table_starts),
+            sampled=_ints(sampled),
+            logits=logits,
+            greedy=greedy,
+        )
+        return PreparedStep(run, logits, greedy)
 
     def _logits_for(self, rows: int) -> Floats:
         if rows > len(self._logits):

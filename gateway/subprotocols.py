@@ -11,7 +11,7 @@ from seedance.protocol.errors import CloseCode, ProtocolFault, SeedanceError
 from seedance.protocol.frames import ClientFrame, Flush, ServerFrame, Token
 from seedance.protocol.json_codec import decode_client, encode_server
 
-__all__ = ["GATHER_S", "SUBPROTOCOLS", "BinarySpeech", "JsonSpeech", "Speech", "speech"]
+__all__ = ["GATHER_S", "SUBPROTOCOLS", "BinarySpeech", "JsonSpeech", "Messages", "Speech", "speech"]
 
 SUBPROTOCOLS = ("seedance.v2.json", "seedance.v2.proto", "seedance.v2.proto.zstd")
 # Compression needs something to compress: tokens of a compressed connection leave at most this
@@ -85,12 +85,14 @@ class JsonSpeech:
 class BinarySpeech:
     """`seedance.v2.proto` and `.zstd`: what one turn of the loop says leaves as one envelope."""
 
-    def __init__(self, socket: Messages, *, compressed: bool) -> None:
+    def __init__(
+        self, socket: Messages, loop: asyncio.AbstractEventLoop, *, compressed: bool
+    ) -> None:
         self._socket = socket
         self._encoder = ServerEncoder(compressed=compressed)
         self._decoder = ClientDecoder(compressed=compressed)
         self._gather_s = GATHER_S if compressed else 0.0
-        self._loop = asyncio.get_running_loop()
+        self._loop = loop
         self._frames: list[tuple[ServerFrame, int | None]] = []
         self._tokens_from = 0.0
         self._flush_at = 0.0
@@ -140,4 +142,5 @@ def speech(chosen: str | None, socket: Messages) -> Speech:
     """The subprotocol that was chosen; None: the client offered none and gets JSON."""
     if chosen in {None, SUBPROTOCOLS[0]}:
         return JsonSpeech(socket)
-    return BinarySpeech(socket, compressed=chosen == SUBPROTOCOLS[2])
+    loop = asyncio.get_running_loop()
+    return BinarySpeech(socket, loop, compressed=chosen == SUBPROTOCOLS[2])

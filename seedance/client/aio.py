@@ -11,6 +11,7 @@ from typing import Literal, Self, Unpack, overload
 from seedance.client.link import Link
 from seedance.client.options import ChatOptions, Message, endpoint, generate_frame
 from seedance.client.stream import AsyncStream, Completion, Inbox
+from seedance.client.subprotocols import SubprotocolChoice, offers
 from seedance.protocol.client import ClientMachine
 from seedance.protocol.client_events import (
     Abort,
@@ -37,7 +38,8 @@ class AsyncSeedanceClient:
 
     It connects at the first `chat`, reconnects to any gateway of the mesh when a connection breaks,
     and resumes every stream where it was: text arrives once and in order. `on_state` hears of
-    `idle`, `connecting`, `resuming`, `open`, `closed`. All calls belong to one event loop.
+    `idle`, `connecting`, `resuming`, `open`, `closed`. `subprotocol` is `json`, `proto`, `proto.zstd`
+    or `auto`, the smallest that is installed. All calls belong to one event loop.
 
         async with AsyncSeedanceClient("ws://localhost:8080") as client:
             async for chunk in client.chat(messages=[{"role": "user", "content": "Hello"}]):
@@ -51,7 +53,9 @@ class AsyncSeedanceClient:
         api_key: str | None = None,
         backoff: Backoff | None = None,
         on_state: Callable[[str], None] | None = None,
+        subprotocol: SubprotocolChoice = "json",
     ) -> None:
+        self._offers = offers(subprotocol)
         self._machine = ClientMachine(endpoint(url), jitter=random.random, backoff=backoff)
         self._headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
         self._on_state = on_state
@@ -166,7 +170,7 @@ class AsyncSeedanceClient:
                 if self._link is not None:
                     self._link.send(frame)
             case Dial(url):
-                self._link = Link(url, self._headers, self._step)
+                self._link = Link(url, self._headers, self._step, self._offers)
                 self._links.add(self._link.task)
                 self._link.task.add_done_callback(self._links.discard)
             case Hangup(close_code):

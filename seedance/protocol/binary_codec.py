@@ -1,6 +1,6 @@
 """The binary subprotocols, whole: frames to the bytes of messages and back (contract §5).
 
-One object for each direction of a connection. Needs the extra `proto`, and `zstd` if compressed.
+One object for each direction of a connection. Needs the extra `binary`.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ class _Sealer:
         self._compressor = Compressor() if compressed else None
 
     def seal(self, payload: bytes) -> bytes:
-        """The envelope of the connection's next payload."""
-        return seal(self._compressor.compress(payload) if self._compressor else payload)
+        """The envelope of the connection's next payload. Raises as `envelope.seal` does."""
+        sealed = seal(payload)
+        return seal(self._compressor.compress(payload)) if self._compressor else sealed
 
 
 class _Opener:
@@ -83,7 +84,10 @@ class ClientEncoder:
         self._sealer = _Sealer(compressed=compressed)
 
     def encode(self, frames: Sequence[ClientFrame]) -> bytes:
-        """The envelope that holds these frames."""
+        """The envelope that holds these frames.
+
+        Raises `ProtocolFault` (1009) when they are over 1 MiB.
+        """
         return self._sealer.seal(client_payload(frames))
 
 

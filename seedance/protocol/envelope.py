@@ -21,8 +21,9 @@ def corrupted(what: str) -> ProtocolFault:
 
 
 def seal(payload: bytes) -> bytes:
-    """The envelope around a payload."""
-    assert len(payload) <= PAYLOAD_BYTES_MAX  # noqa: S101 - whoever made it cut it
+    """The envelope around a payload. Raises `ProtocolFault` (1009) when that is over 1 MiB."""
+    if len(payload) > PAYLOAD_BYTES_MAX:
+        raise ProtocolFault(CloseCode.MESSAGE_TOO_BIG, "a payload holds at most 1 MiB")
     return MAGIC + _LENGTH.pack(len(payload)) + payload
 
 

@@ -12,6 +12,7 @@ from seedance.protocol.envelope import corrupted
 from seedance.protocol.errors import SeedanceError
 from seedance.protocol.frames import Ack, ClientFrame, Ping, Pong
 from seedance.protocol.json_codec import client_body, client_frame
+from seedance.protocol.json_fields import INTEGER_MAX
 from seedance.protocol.message_body import body_of, fill
 from seedance.protocol.server_batch import put_time, time_of
 from seedance.v2.frames_pb2 import Frame, FrameBatch
@@ -57,7 +58,7 @@ def read_client_payload(payload: bytes) -> Iterator[ClientFrame | SeedanceError]
     bodies = [{"type": "token"}] if batch.delta else []
     for body in chain(bodies, map(_body, batch.frames)):
         try:
-            yield client_frame(body)
+            yield body if isinstance(body, Ack) else client_frame(body)
         except SeedanceError as refusal:
             yield refusal
 
@@ -75,10 +76,14 @@ _BODIES: dict[str, Callable[[Any], dict[str, Any]]] = {
 }
 
 
-def _body(message: Frame) -> dict[str, Any]:
+def _body(message: Frame) -> dict[str, Any] | Ack:
     """The JSON body of a frame; one that the schema does not know has an unknown `type`."""
     kind = message.WhichOneof("kind")
     if kind is None:
         return {"type": ""}
+    value = getattr(message, kind)
+    if kind == "ack" and not value.sack and 0 < value.seq <= INTEGER_MAX:
+        # The one frame that clients send all the time needs no judge.
+        return Ack(value.seq)
     read: Callable[[Any], dict[str, Any]] = _BODIES.get(kind, body_of)
-    return {"type": kind, **read(getattr(message, kind))}
+    return {"type": kind, **read(value)}

@@ -96,30 +96,44 @@ class ServerBatchWriter:
 
     def _batch(self, run: list[Numbered]) -> FrameBatch:
         batch = FrameBatch()
+        self._base(batch, run)
+        left = sum(type(frame) is Token for frame, _ in run)
+        before = self._chain.token_stream
+        streams: list[int] = []
+        skips: list[int] = []
+        extra: list[int] = []
+        times: list[int] = []
+        for frame, _ in run:
+            if not isinstance(frame, Token):
+                self._frame(batch, frame, left)
+                continue
+            left -= 1
+            text = encodable(frame.delta)
+            number = self._chain.token_stream = self._number(batch, frame.id)
+            batch.delta.append(text)
+            if frame.logprobs is not None:
+                _put_logprobs(batch, len(times), frame)
+            streams.append(number)
+            size = len(text) if text.isascii() else len(text.encode())
+            skips.append(self._skip(number, frame.offset, size))
+            extra.append(frame.tokens - 1)
+            times.append(frame.timestamp)
+        if times:
+            self._put_times(batch, times)
+            if streams.count(before) != len(streams):
+                batch.token_streams.extend(streams)
+            if any(skips):
+                batch.offset_skips.extend(skips)
+            if any(extra):
+                batch.extra_tokens.extend(extra)
+        return batch
+
+    def _base(self, batch: FrameBatch, run: list[Numbered]) -> None:
         numbers = [seq for _, seq in run if seq is not None]
         if numbers:
             if numbers[0] != self._chain.next_seq:
                 batch.base_seq = numbers[0]
             self._chain.next_seq = numbers[-1] + 1
-        tokens = [frame for frame, _ in run if isinstance(frame, Token)]
-        before = self._chain.token_stream
-        streams, skips = [], []
-        left = len(tokens)
-        for frame, _ in run:
-            if isinstance(frame, Token):
-                left -= 1
-                streams.append(self._number(batch, frame.id))
-                size = len(encodable(frame.delta).encode())
-                skips.append(self._skip(streams[-1], frame.offset, size))
-                self._chain.token_stream = streams[-1]
-            else:
-                self._frame(batch, frame, left)
-        if tokens:
-            _columns(batch, tokens, skips)
-            self._timestamps(batch, tokens)
-            if streams.count(before) != len(streams):
-                batch.token_streams.extend(streams)
-        return batch
 
     def _number(self, batch: FrameBatch, stream_id: str) -> int:
         number = self._chain.streams.numbers.get(stream_id)
@@ -134,16 +148,15 @@ class ServerBatchWriter:
         ends[number] = offset + size
         return skip
 
-    def _timestamps(self, batch: FrameBatch, tokens: list[Token]) -> None:
-        first = tokens[0].timestamp
+    def _put_times(self, batch: FrameBatch, times: list[int]) -> None:
+        first = times[0]
         change = self._chain.interval_change(first)
         if change is None:
             batch.base_timestamp_ms = first
         else:
             batch.interval_change_ms = change
         self._chain.begin(change, first)
-        if any(token.timestamp != first for token in tokens):
-            times = [token.timestamp for token in tokens]
+        if times.count(first) != len(times):
             batch.elapsed_ms.append(0)
             batch.elapsed_ms.extend(b - a for a, b in pairwise(times))
             self._chain.timestamp = times[-1]
@@ -181,17 +194,10 @@ def _nested_session(body: dict[str, Any]) -> dict[str, Any]:
     return {**body, "session": body} if body["type"] == "resumed" else body
 
 
-def _columns(batch: FrameBatch, tokens: list[Token], skips: list[int]) -> None:
-    batch.delta.extend(encodable(token.delta) for token in tokens)
-    if any(skips):
-        batch.offset_skips.extend(skips)
-    if any(token.tokens != 1 for token in tokens):
-        batch.extra_tokens.extend(token.tokens - 1 for token in tokens)
-    for index, token in enumerate(tokens):
-        if token.logprobs is not None:
-            entries = batch.logprobs.add(token=index).entries
-            for entry in server_body(token)["logprobs"]:
-                fill(entries.add(), entry)
+def _put_logprobs(batch: FrameBatch, index: int, token: Token) -> None:
+    entries = batch.logprobs.add(token=index).entries
+    for entry in server_body(token)["logprobs"]:
+        fill(entries.add(), entry)
 
 
 # ---------------------------------------------------------------- payloads to frames

@@ -41,7 +41,7 @@ def client_payload(frames: Sequence[ClientFrame]) -> bytes:
                         int(key): bias for key, bias in body["logit_bias"].items()
                     }
                 fill(kind, body)
-    return batch.SerializeToString()
+    return batch.SerializeToString(deterministic=True)
 
 
 def read_client_payload(payload: bytes) -> Iterator[ClientFrame | SeedanceError]:

@@ -38,12 +38,14 @@ class AsyncSeedanceClient:
 
     It connects at the first `chat`, reconnects to any gateway of the mesh when a connection breaks,
     and resumes every stream where it was: text arrives once and in order. `on_state` hears of
-    `idle`, `connecting`, `resuming`, `open`, `closed`. `subprotocol` is `json`, `proto`, `proto.zstd`
-    or `auto`, the smallest that is installed. All calls belong to one event loop.
+    `idle`, `connecting`, `resuming`, `open`, `closed`. All calls belong to one event loop.
 
         async with AsyncSeedanceClient("ws://localhost:8080") as client:
             async for chunk in client.chat(messages=[{"role": "user", "content": "Hello"}]):
                 print(chunk.delta, end="")
+
+    `subprotocol`: `json`, `proto` and `proto.zstd` (contract §5; they need `seedance[binary]`), or
+    `auto`: `proto` where that is installed.
     """
 
     def __init__(
@@ -51,9 +53,9 @@ class AsyncSeedanceClient:
         url: str,
         *,
         api_key: str | None = None,
+        subprotocol: SubprotocolChoice = "json",
         backoff: Backoff | None = None,
         on_state: Callable[[str], None] | None = None,
-        subprotocol: SubprotocolChoice = "json",
     ) -> None:
         self._offers = offers(subprotocol)
         self._machine = ClientMachine(endpoint(url), jitter=random.random, backoff=backoff)

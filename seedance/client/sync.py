@@ -142,9 +142,9 @@ class SeedanceClient:
         url: str,
         *,
         api_key: str | None = None,
+        subprotocol: SubprotocolChoice = "json",
         backoff: Backoff | None = None,
         on_state: Callable[[str], None] | None = None,
-        subprotocol: SubprotocolChoice = "json",
     ) -> None:
         self._client = AsyncSeedanceClient(
             url, api_key=api_key, backoff=backoff, on_state=on_state, subprotocol=subprotocol

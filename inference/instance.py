@@ -59,8 +59,16 @@ class Instance:
             model=runner.info.name,
         )
         deliverer = Deliverer(loop, clock, reporter.report)
-        self._engine = EngineLoop(self._core, deliverer.deliver, self._on_crash)
-        self._intake = Intake(runner.info, preparer, self._engine, clock)
+        self._engine = EngineLoop(
+            self._core,
+            clock,
+            deliverer.deliver,
+            self._on_crash,
+            overlap=settings.engine != "script",
+        )
+        self._intake = Intake(
+            runner.info, preparer, self._engine, clock, threads=settings.intake_threads
+        )
         self._service = InferenceService(
             instance=settings.instance_id,
             engine_name=settings.engine,
@@ -158,6 +166,7 @@ def _serve_metrics(
 ) -> Callable[[], None]:
     if settings.metrics_port is None:
         return lambda: None
+    stages = engine.stages
     Folded(
         metrics.registry,
         counters={
@@ -165,6 +174,27 @@ def _serve_metrics(
             "seedance_inference_preemptions": (
                 "Sequences that lost their blocks to a more urgent one.",
                 lambda: engine.scheduler.places.preemptions,
+            ),
+            "seedance_inference_steps": ("Steps computed.", lambda: stages.steps),
+            "seedance_inference_stage_fetch_wait_seconds": (
+                "Time the model waited for its next step while there was work.",
+                lambda: stages.fetch_wait_s,
+            ),
+            "seedance_inference_stage_fetch_seconds": (
+                "Time spent planning steps.",
+                lambda: stages.fetch_s,
+            ),
+            "seedance_inference_stage_compute_seconds": (
+                "Time spent computing steps.",
+                lambda: stages.compute_s,
+            ),
+            "seedance_inference_stage_absorb_seconds": (
+                "Time spent taking what steps chose.",
+                lambda: stages.absorb_s,
+            ),
+            "seedance_inference_stage_emit_seconds": (
+                "Time spent collecting what is new for callers.",
+                lambda: stages.emit_s,
             ),
         },
         gauges={

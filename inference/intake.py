@@ -23,7 +23,6 @@ from seedance.v2 import inference_pb2 as pb
 
 __all__ = ["Intake"]
 
-PREPARER_THREADS = 2
 # Requests that wait for a preparer thread, over all calls.
 PREPARING_MAX = 4_096
 PREPARING_RETRY_AFTER_MS = 1_000
@@ -67,7 +66,13 @@ class Intake:
     """
 
     def __init__(
-        self, info: ModelInfo, preparer: Preparer, engine: EngineLoop, clock: Clock
+        self,
+        info: ModelInfo,
+        preparer: Preparer,
+        engine: EngineLoop,
+        clock: Clock,
+        *,
+        threads: int,
     ) -> None:
         self.draining = False
         self._info = info
@@ -75,7 +80,7 @@ class Intake:
         self._engine = engine
         self._clock = clock
         self._preparing = 0
-        self._pool = ThreadPoolExecutor(PREPARER_THREADS, thread_name_prefix="prepare")
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="prepare")
 
     def close(self) -> None:
         """Give the threads back; what they still prepare is for nobody."""

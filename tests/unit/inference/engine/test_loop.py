@@ -9,7 +9,8 @@ import pytest
 
 from inference.engine.engine import Engine
 from inference.engine.limits import EngineLimits
-from inference.engine.loop import INBOX_MAX, EngineLoop
+from inference.engine.door import DOOR_MAX
+from inference.engine.loop import EngineLoop
 from inference.engine.messages import (
     Cancel,
     Command,
@@ -58,10 +59,10 @@ def sink() -> _Sink:
     return _Sink()
 
 
-@pytest.fixture
-def loop(sink: _Sink) -> Iterator[EngineLoop]:
+@pytest.fixture(params=[False, True], ids=["in turn", "overlapping"])
+def loop(request: pytest.FixtureRequest, sink: _Sink) -> Iterator[EngineLoop]:
     engine = Engine(ScriptRunner(script_info()), EngineLimits(), SystemClock())
-    loop = EngineLoop(engine, sink.deliver, sink.crashed.set)
+    loop = EngineLoop(engine, SystemClock(), sink.deliver, sink.crashed.set, overlap=request.param)
     loop.start()
     yield loop
     loop.stop()
@@ -113,8 +114,8 @@ def test_what_delivery_answers_comes_before_the_next_step(loop: EngineLoop, sink
 def test_a_full_inbox_says_so() -> None:
     """At the bound a caller has to wait; the instance's own commands never do."""
     engine = Engine(ScriptRunner(script_info()), EngineLimits(), SystemClock())
-    loop = EngineLoop(engine, lambda _: [], lambda: None)
-    full: list[Command] = [Credit(KEY, 1)] * INBOX_MAX
+    loop = EngineLoop(engine, SystemClock(), lambda _: [], lambda: None)
+    full: list[Command] = [Credit(KEY, 1)] * DOOR_MAX
     assert loop.offer(full)
     assert not loop.offer([Credit(KEY, 1)])
     loop.post(Credit(KEY, 1))
@@ -124,6 +125,6 @@ def test_a_fault_of_the_engine_itself_is_told(
     loop: EngineLoop, sink: _Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing can go on: the process is told to end, instead of standing still."""
-    monkeypatch.setattr(loop._engine, "step", lambda: 1 / 0)
+    monkeypatch.setattr(loop._engine, "fetch", lambda: 1 / 0)
     loop.post(Cancel(KEY))
     assert sink.crashed.wait(5)

@@ -13,7 +13,7 @@ from tests.support.engine_driver import FakeClock, script_driver
 
 
 def test_stages_and_blocks_of_each_step(tmp_path: Path) -> None:
-    """Three events a step in order; the compute event names the blocks of the tokens it computed."""
+    """Four events a step in order; the compute event names the blocks of the tokens it computed."""
     path = tmp_path / "trace.json"
     driver = script_driver(block_size=4)
     trace = StepTrace(path, block_size=4)
@@ -22,13 +22,13 @@ def test_stages_and_blocks_of_each_step(tmp_path: Path) -> None:
     driver.run()
     trace.close()
     events = [event for event in json.loads(path.read_text()) if event]
-    assert [event["name"] for event in events] == ["plan", "compute", "emit"] * 3
+    assert [event["name"] for event in events] == ["fetch", "compute", "absorb", "emit"] * 3
     assert all(event["dur"] >= 0 for event in events)
     prompt = heard.accepted[0].prompt_tokens
     (prefill,) = events[1]["args"]["rows"]
     assert prefill["tokens"] == prompt
     assert prefill["blocks"] == list(range(-(-prompt // 4)))
-    (decode,) = events[4]["args"]["rows"]
+    (decode,) = events[5]["args"]["rows"]
     assert (decode["start"], decode["blocks"]) == (prompt, [prompt // 4])
 
 

@@ -7,6 +7,7 @@ import contextlib
 import secrets
 import sys
 from collections.abc import Callable
+from functools import partial
 
 from inference.config import InferenceSettings
 from inference.engine.engine import Engine
@@ -166,50 +167,23 @@ def _serve_metrics(
 ) -> Callable[[], None]:
     if settings.metrics_port is None:
         return lambda: None
-    stages = engine.stages
+    stages, places = engine.stages, engine.scheduler.places
+    counters: dict[str, tuple[str, Callable[[], float]]] = {
+        "tokens": ("Tokens chosen.", lambda: engine.token_count),
+        "preemptions": ("Sequences that lost their blocks.", lambda: places.preemptions),
+        "steps": ("Steps computed.", lambda: stages.steps),
+    }
+    for stage in stages.seconds:
+        text = f"Time in the stage {stage}; fetch_wait is the model's while there was work."
+        counters[f"stage_{stage}_seconds"] = (text, partial(stages.seconds.__getitem__, stage))
+    gauges: dict[str, tuple[str, Callable[[], float]]] = {
+        "running": ("Sequences in the batch.", lambda: engine.load.running),
+        "waiting": ("Requests that wait.", lambda: engine.load.waiting),
+        "free_blocks": ("Free KV blocks.", lambda: engine.load.free_blocks),
+    }
     Folded(
         metrics.registry,
-        counters={
-            "seedance_inference_tokens": ("Tokens chosen.", lambda: engine.token_count),
-            "seedance_inference_preemptions": (
-                "Sequences that lost their blocks to a more urgent one.",
-                lambda: engine.scheduler.places.preemptions,
-            ),
-            "seedance_inference_steps": ("Steps computed.", lambda: stages.steps),
-            "seedance_inference_stage_fetch_wait_seconds": (
-                "Time the model waited for its next step while there was work.",
-                lambda: stages.fetch_wait_s,
-            ),
-            "seedance_inference_stage_fetch_seconds": (
-                "Time spent planning steps.",
-                lambda: stages.fetch_s,
-            ),
-            "seedance_inference_stage_compute_seconds": (
-                "Time spent computing steps.",
-                lambda: stages.compute_s,
-            ),
-            "seedance_inference_stage_absorb_seconds": (
-                "Time spent taking what steps chose.",
-                lambda: stages.absorb_s,
-            ),
-            "seedance_inference_stage_emit_seconds": (
-                "Time spent collecting what is new for callers.",
-                lambda: stages.emit_s,
-            ),
-        },
-        gauges={
-            "seedance_inference_running": (
-                "Sequences in the batch.",
-                lambda: engine.load.running,
-            ),
-            "seedance_inference_waiting": (
-                "Requests that wait.",
-                lambda: engine.load.waiting,
-            ),
-            "seedance_inference_free_blocks": (
-                "Free KV blocks.",
-                lambda: engine.load.free_blocks,
-            ),
-        },
+        counters={f"seedance_inference_{name}": one for name, one in counters.items()},
+        gauges={f"seedance_inference_{name}": one for name, one in gauges.items()},
     )
     return serve_metrics(metrics.registry, settings.host, settings.metrics_port)

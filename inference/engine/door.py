@@ -45,16 +45,9 @@ class Door:
         """Bring commands, in order."""
         self._count += len(commands)
         for command in commands:
-            if isinstance(command, Open):
-                self._filling.setdefault(command.stream, []).append(command)
-            elif isinstance(command, CallEnded | Hold):
-                if isinstance(command, CallEnded):
-                    self._turn_away(command.call)
-                self._urgent.append(command)
-            else:
-                stream = command.stream
-                waiting = self._taking.get(stream) or self._filling.get(stream) or self._urgent
-                waiting.append(command)
+            if isinstance(command, CallEnded):
+                self._turn_away(command.call)
+            self._place(command).append(command)
 
     def take(self, now: float) -> list[Command]:
         """What the engine is to do next; all that is urgent, and the next requests."""
@@ -67,6 +60,14 @@ class Door:
         self._count -= len(taken)
         return taken
 
+    def _place(self, command: Command) -> list[Command]:
+        if isinstance(command, CallEnded | Hold):
+            return self._urgent
+        stream = command.stream
+        if isinstance(command, Open) and stream not in self._taking:
+            return self._filling.setdefault(stream, [])
+        return self._taking.get(stream) or self._filling.get(stream) or self._urgent
+
     def _turn_away(self, call: int) -> None:
         """Nobody listens to what a call asked that is over: as if it had not been read."""
         for half in (self._filling, self._taking):
@@ -76,10 +77,11 @@ class Door:
 
 def _in_turns(half: _Half) -> _Half:
     turns: Counter[str] = Counter()
-    order: list[tuple[int, StreamKey]] = []
-    for stream, (opening, *_) in half.items():
+
+    def turn(entry: tuple[StreamKey, list[Command]]) -> int:
+        opening = entry[1][0]
         assert isinstance(opening, Open)  # noqa: S101 - a half's entries begin with one
         turns[opening.tenant] += 1
-        order.append((turns[opening.tenant], stream))
-    order.sort(key=lambda entry: entry[0])
-    return {stream: half[stream] for _, stream in order}
+        return turns[opening.tenant]
+
+    return dict(sorted(half.items(), key=turn))

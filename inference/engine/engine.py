@@ -147,7 +147,7 @@ class Engine:
             tokens_per_s=self._rate.per_s(begun),
         )
         now = self._clock.monotonic()
-        self.stages.emit_s += now - begun
+        self.stages.seconds["emit"] += now - begun
         if self._trace is not None:
             self._trace.emitted(output, begun, now)
         something = output.calls or output.ended or output.pressure

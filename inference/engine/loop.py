@@ -52,10 +52,8 @@ class EngineLoop:
         self._on_crash = on_crash
         self._overlap = overlap
         self._turn = threading.Lock()
-        # One lock for the door and the three flags, with a bell for each thread.
-        lock = threading.Lock()
-        self._for_engine = threading.Condition(lock)
-        self._for_desk = threading.Condition(lock)
+        # Guards the door and the three flags.
+        self._changed = threading.Condition()
         self._door = Door()
         self._stopping = False
         self._computing = False
@@ -78,16 +76,15 @@ class EngineLoop:
 
     def stop(self) -> None:
         """End after the current step and give the runner's memory back."""
-        with self._for_engine:
+        with self._changed:
             self._stopping = True
-            self._for_engine.notify()
-            self._for_desk.notify()
+            self._changed.notify_all()
         for thread in self._threads:
             thread.join(STOP_TIMEOUT_S)
 
     def offer(self, commands: Sequence[Command]) -> bool:
         """Hand in a caller's commands, all or none; false: the door is full, try again."""
-        with self._for_engine:
+        with self._changed:
             if len(self._door) + len(commands) > DOOR_MAX and len(self._door):
                 return False
             self._put(commands)
@@ -95,13 +92,13 @@ class EngineLoop:
 
     def post(self, command: Command) -> None:
         """Hand in a command of the instance itself, bound or not: there are few for each call."""
-        with self._for_engine:
+        with self._changed:
             self._put([command])
 
     def _put(self, commands: Sequence[Command]) -> None:
         self._door.put(commands)
         self._desk_due = self._computing
-        (self._for_desk if self._computing else self._for_engine).notify()
+        self._changed.notify_all()
 
     # ------------------------------------------------------------ the engine's thread
 
@@ -112,9 +109,9 @@ class EngineLoop:
             self._engine.close()
 
     def _wait_for_work(self) -> bool:
-        with self._for_engine:
+        with self._changed:
             if not len(self._door) and not self._stopping and self._engine.wait_s > 0:
-                self._for_engine.wait(self._engine.wait_s)
+                self._changed.wait(self._engine.wait_s)
             return not self._stopping
 
     def _step(self) -> None:
@@ -136,10 +133,10 @@ class EngineLoop:
                 self._send()
 
     def _set_computing(self, *, on: bool) -> None:
-        with self._for_desk:
+        with self._changed:
             self._computing = self._desk_due = on and self._overlap
-            if self._desk_due:
-                self._for_desk.notify()
+            if on:
+                self._changed.notify_all()
 
     # ------------------------------------------------------------ the desk's thread
 
@@ -153,16 +150,15 @@ class EngineLoop:
                     self._send()
 
     def _wait_for_computing(self) -> bool:
-        with self._for_desk:
-            while not (self._stopping or self._desk_due):
-                self._for_desk.wait()
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopping or self._desk_due)
             self._desk_due = False
             return not self._stopping
 
     # ------------------------------------------------------------ either one, in its turn
 
     def _serve_door(self) -> None:
-        with self._for_engine:
+        with self._changed:
             commands = self._door.take(self._clock.monotonic())
             self._desk_due = self._computing and len(self._door) > 0
         self._engine.apply(commands)

@@ -40,6 +40,15 @@ class StepTimes:
         """How long the runner stood idle before the step, though there was work."""
         return self.computing - self.free
 
+    def spans(self) -> dict[str, tuple[float, float]]:
+        """When each stage began and ended, and the wait."""
+        return {
+            "fetch_wait": (self.free, self.computing),
+            "fetch": (self.begun, self.fetched),
+            "compute": (self.computing, self.computed),
+            "absorb": (self.computed, self.absorbed),
+        }
+
     def remedy(self) -> str:
         """The flag that shortens the wait before this step."""
         if self.fetched - self.begun > self.fetch_wait_s / 2:
@@ -50,33 +59,23 @@ class StepTimes:
 
 
 class StageClock:
-    """Seconds spent in each stage since the start, for whoever scrapes them."""
+    """Steps, and the seconds spent in each stage since the start, for whoever scrapes them."""
 
     def __init__(self) -> None:
         self.steps = 0
-        self.fetch_wait_s = 0.0
-        self.fetch_s = 0.0
-        self.compute_s = 0.0
-        self.absorb_s = 0.0
-        self.emit_s = 0.0
+        self.seconds = dict.fromkeys(("fetch_wait", "fetch", "compute", "absorb", "emit"), 0.0)
         self._slow = 0
         self._quiet_until = -math.inf
 
     def add(self, step: StepTimes) -> None:
         """A step has been absorbed."""
         self.steps += 1
-        self.fetch_wait_s += step.fetch_wait_s
-        self.fetch_s += step.fetched - step.begun
-        self.compute_s += step.computed - step.computing
-        self.absorb_s += step.absorbed - step.computed
+        for stage, (begin, end) in step.spans().items():
+            self.seconds[stage] += end - begin
         self._slow = self._slow + 1 if step.fetch_wait_s > FETCH_WAIT_MAX_S else 0
         if self._slow >= SLOW_IN_A_ROW and step.absorbed >= self._quiet_until:
             self._quiet_until = step.absorbed + QUIET_S
-            _log.warning(
-                "the model waited for its next step more than %.0f ms, %d times in a row, lately "
-                "%.1f ms; lower %s",
-                FETCH_WAIT_MAX_S * 1e3,
-                self._slow,
-                step.fetch_wait_s * 1e3,
-                step.remedy(),
+            text = (
+                "the model waited %.1f ms for its next step, the %dth long wait in a row; lower %s"
             )
+            _log.warning(text, step.fetch_wait_s * 1e3, self._slow, step.remedy())

@@ -20,9 +20,9 @@ STEPS_MAX = 1_000_000
 class StepTrace:
     """Writes one event per stage of each step (fetch, compute, absorb, emit) to a file.
 
-    The fetch event says how long the runner waited for it (`stage_fetch_wait_ms`), the compute event
-    for each row which tokens it computed in which KV blocks, the emit event which tokens of which
-    stream were dispatched at its end. A stream is `call/stream`. The file is a JSON array that both
+    Beside them the runner's wait (`stage_fetch_wait_ms`). The compute event says for each row which
+    tokens it computed in which KV blocks, the emit event which tokens of which stream were
+    dispatched at its end. A stream is `call/stream`. The file is a JSON array that both
     viewers read also when its end is missing.
     """
 
@@ -71,10 +71,12 @@ class StepTrace:
             }
             for row, generation in pairs
         ]
-        wait_ms = round(times.fetch_wait_s * 1e3, 3)
-        self._write("fetch", times.begun, times.fetched, {"stage_fetch_wait_ms": wait_ms})
-        self._write("compute", times.computing, times.computed, {"rows": rows})
-        self._write("absorb", times.computed, times.absorbed, {})
+        args: dict[str, Any] = {
+            "fetch_wait": {"stage_fetch_wait_ms": round(times.fetch_wait_s * 1e3, 3)},
+            "compute": {"rows": rows},
+        }
+        for stage, (start, end) in times.spans().items():
+            self._write(stage, start, end, args.get(stage, {}))
 
     def _blocks(self, start: int, count: int, table: list[int]) -> list[int]:
         return table[start // self._block_size : (start + count - 1) // self._block_size + 1]

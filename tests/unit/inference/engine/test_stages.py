@@ -56,7 +56,7 @@ def test_three_long_waits_in_a_row_are_said_once(caplog: pytest.LogCaptureFixtur
 @pytest.mark.parametrize(
     ("step", "flag"),
     [
-        (_step(plan_s=0.015), "--max-batch-size"),
+        (_step(plan_s=0.004), "--max-batch-size"),
         (_step(openings=9), "--intake-threads"),
         (_step(), "--threads"),
     ],

@@ -62,9 +62,9 @@ class Instance:
         deliverer = Deliverer(loop, clock, reporter.report)
         self._engine = EngineLoop(
             self._core,
-            clock,
             deliverer.deliver,
             self._on_crash,
+            clock,
             overlap=settings.engine != "script",
         )
         self._intake = Intake(

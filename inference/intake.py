@@ -23,6 +23,7 @@ from seedance.v2 import inference_pb2 as pb
 
 __all__ = ["Intake"]
 
+PREPARER_THREADS = 2
 # Requests that wait for a preparer thread, over all calls.
 PREPARING_MAX = 4_096
 PREPARING_RETRY_AFTER_MS = 1_000
@@ -72,7 +73,7 @@ class Intake:
         engine: EngineLoop,
         clock: Clock,
         *,
-        threads: int,
+        threads: int = PREPARER_THREADS,
     ) -> None:
         self.draining = False
         self._info = info

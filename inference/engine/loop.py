@@ -40,9 +40,9 @@ class EngineLoop:
     def __init__(
         self,
         engine: Engine,
-        clock: Clock,
         deliver: Callable[[StepOutput], list[Command]],
         on_crash: Callable[[], None],
+        clock: Clock,
         *,
         overlap: bool = True,
     ) -> None:
@@ -95,26 +95,11 @@ class EngineLoop:
         with self._changed:
             self._put([command])
 
-    def _put(self, commands: Sequence[Command]) -> None:
-        self._door.put(commands)
-        self._desk_due = self._computing
-        self._changed.notify_all()
+    def step(self) -> None:
+        """One step from the door to what is sent; the engine's thread does nothing else.
 
-    # ------------------------------------------------------------ the engine's thread
-
-    def _run_engine(self) -> None:
-        while self._wait_for_work():
-            self._step()
-        with self._turn:
-            self._engine.close()
-
-    def _wait_for_work(self) -> bool:
-        with self._changed:
-            if not len(self._door) and not self._stopping and self._engine.wait_s > 0:
-                self._changed.wait(self._engine.wait_s)
-            return not self._stopping
-
-    def _step(self) -> None:
+        A simulation calls it instead of `start`, with `overlap` false.
+        """
         with self._turn:
             self._serve_door()
             plan = self._engine.fetch()
@@ -131,6 +116,25 @@ class EngineLoop:
             self._engine.absorb(chosen)
             if not self._overlap:
                 self._send()
+
+    def _put(self, commands: Sequence[Command]) -> None:
+        self._door.put(commands)
+        self._desk_due = self._computing
+        self._changed.notify_all()
+
+    # ------------------------------------------------------------ the engine's thread
+
+    def _run_engine(self) -> None:
+        while self._wait_for_work():
+            self.step()
+        with self._turn:
+            self._engine.close()
+
+    def _wait_for_work(self) -> bool:
+        with self._changed:
+            if not len(self._door) and not self._stopping and self._engine.wait_s > 0:
+                self._changed.wait(self._engine.wait_s)
+            return not self._stopping
 
     def _set_computing(self, *, on: bool) -> None:
         with self._changed:

@@ -81,15 +81,20 @@ def sink() -> _Sink:
 @pytest.fixture(params=[False, True], ids=["in turn", "overlapping"])
 def loop(request: pytest.FixtureRequest, sink: _Sink) -> Iterator[EngineLoop]:
     engine = Engine(ScriptRunner(script_info()), EngineLimits(), SystemClock())
-    loop = EngineLoop(engine, SystemClock(), sink.deliver, sink.crashed.set, overlap=request.param)
+    loop = EngineLoop(engine, sink.deliver, sink.crashed.set, SystemClock(), overlap=request.param)
     loop.start()
     yield loop
     loop.stop()
 
 
+def _marks() -> Marks:
+    now = SystemClock().monotonic()
+    return Marks(now, now, now)
+
+
 def _open(tokens: list[bytes], **timing: float) -> Open:
     request = script_request(script(tokens, **timing))  # type: ignore[arg-type]
-    return Open(KEY, "g", request, ScriptPreparer().prepare(request), Marks(0, 0, 0))
+    return Open(KEY, "g", request, ScriptPreparer().prepare(request), _marks())
 
 
 def test_it_wakes_for_a_command_and_plays(loop: EngineLoop, sink: _Sink) -> None:
@@ -150,7 +155,7 @@ def slow(sink: _Sink) -> Iterator[tuple[EngineLoop, _SlowRunner]]:
     """An overlapping loop whose first step, with one token for stream 1, is being computed."""
     runner = _SlowRunner()
     engine = Engine(runner, EngineLimits(batch_max=1, queue_max=2), SystemClock())
-    loop = EngineLoop(engine, SystemClock(), sink.deliver, sink.crashed.set)
+    loop = EngineLoop(engine, sink.deliver, sink.crashed.set, SystemClock())
     loop.start()
     loop.offer([_fake_open(1)])
     assert runner.busy.wait(5)
@@ -162,8 +167,7 @@ def slow(sink: _Sink) -> Iterator[tuple[EngineLoop, _SlowRunner]]:
 def _fake_open(stream: int) -> Open:
     request = GenerateRequest(prompt="x", max_tokens=3)
     prepared = Prepared([stream], lambda token_id: bytes([token_id % 128]))
-    now = SystemClock().monotonic()
-    return Open(StreamKey(1, stream), f"g{stream}", request, prepared, Marks(now, now, now))
+    return Open(StreamKey(1, stream), f"g{stream}", request, prepared, _marks())
 
 
 def test_commands_are_served_while_a_step_is_computed(
@@ -211,7 +215,7 @@ def test_no_text_depends_on_the_overlap(loop: EngineLoop, sink: _Sink) -> None:
 def test_a_full_inbox_says_so() -> None:
     """At the bound a caller has to wait; the instance's own commands never do."""
     engine = Engine(ScriptRunner(script_info()), EngineLimits(), SystemClock())
-    loop = EngineLoop(engine, SystemClock(), lambda _: [], lambda: None)
+    loop = EngineLoop(engine, lambda _: [], lambda: None, SystemClock())
     full: list[Command] = [Credit(KEY, 1)] * DOOR_MAX
     assert loop.offer(full)
     assert not loop.offer([Credit(KEY, 1)])
@@ -225,3 +229,14 @@ def test_a_fault_of_the_engine_itself_is_told(
     monkeypatch.setattr(loop._engine, "fetch", lambda: 1 / 0)
     loop.post(Cancel(KEY))
     assert sink.crashed.wait(5)
+
+
+def test_it_steps_without_threads(sink: _Sink) -> None:
+    """Whoever has a clock of his own drives it himself: door, step and delivery in one call."""
+    engine = Engine(ScriptRunner(script_info()), EngineLimits(), SystemClock())
+    loop = EngineLoop(engine, sink.deliver, sink.crashed.set, SystemClock(), overlap=False)
+    loop.offer([_open([b"a", b"b"])])
+    for expected in (b"a", b"ab"):
+        loop.step()
+        assert sink.text == expected
+    assert sink.ends

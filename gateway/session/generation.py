@@ -29,11 +29,13 @@ from seedance.protocol.events import (
     UpstreamBroken,
     UpstreamDone,
     UpstreamFailed,
+    UpstreamPressure,
     UpstreamTokens,
 )
 from seedance.protocol.frames import Timing, Usage
+from seedance.protocol.pressure import PressureLevel
 from seedance.protocol.request import within_quota
-from seedance.protocol.stream import StreamMachine
+from seedance.protocol.stream import StreamMachine, StreamState
 
 if TYPE_CHECKING:
     from gateway.session.owner import SessionOwner
@@ -164,7 +166,8 @@ class Generation:
         """This owner was fenced, or drains: not a word to the instance."""
         self._leave()
         self._phase = _Phase.OVER
-        self._span.end()
+        if self._stream.state not in (StreamState.SETTLED, StreamState.ENDED):
+            self._span.end()  # else `finish` has
 
     # ------------------------------------------------------------ what the instance says
 
@@ -350,6 +353,10 @@ class _Ear:
     def on_error(self, error: SeedanceError, usage: Usage | None) -> None:
         """The instance refused or failed it."""
         self._hear(UpstreamFailed(error, usage))
+
+    def on_pressure(self, level: PressureLevel, reason: str) -> None:
+        """The instance asks for less, or no longer."""
+        self._hear(UpstreamPressure(level, reason))
 
     def on_broken(self) -> None:
         """The call broke."""

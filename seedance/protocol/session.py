@@ -123,6 +123,7 @@ class SessionMachine:
         self._handlers[type(event)](event, now)
         if isinstance(event, _PUMPING) and not self.over:
             self.streams.pump(now)
+        self.delivery.press(self.streams.pressure(now), now)
         out, self.delivery.out = self.delivery.out, []
         return out
 

@@ -1,0 +1,66 @@
+"""How much less is asked for, and when a client hears of it (§3 `pressure`)."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from seedance.protocol.frames import PressureFrame
+
+__all__ = ["FREE", "Pressed", "PressureLevel", "PressurePacer", "highest"]
+
+# A level is left at the earliest so long after it was told: a rise waits for nothing, and yet a client
+# hears at most three frames in this time.
+FALL_AFTER_S = 1.0
+
+
+class PressureLevel(Enum):
+    """How much less is asked for, by an instance or by a session's own window."""
+
+    NONE = "none"
+    THROTTLE = "throttle"
+    PAUSE = "pause"
+
+
+_RANK = {PressureLevel.NONE: 0, PressureLevel.THROTTLE: 1, PressureLevel.PAUSE: 2}
+
+Pressed = tuple[PressureLevel, str]
+FREE: Pressed = (PressureLevel.NONE, "")
+
+
+def highest(*pressed: Pressed) -> Pressed:
+    """The highest level, with its reason; of equals the first."""
+    return max(pressed, key=lambda one: _RANK[one[0]], default=FREE)
+
+
+class PressurePacer:
+    """Knows what holds, and what the client was told of it."""
+
+    def __init__(self) -> None:
+        self._holds = FREE
+        self._told = PressureLevel.NONE
+        self._told_at = float("-inf")
+
+    def fresh(self) -> None:
+        """A new connection was told nothing yet."""
+        self._told, self._told_at = PressureLevel.NONE, float("-inf")
+
+    def holds(self, pressed: Pressed) -> None:
+        """This is how it is now."""
+        self._holds = pressed
+
+    def take(self, now: float) -> PressureFrame | None:
+        """The frame that is due: only of another level, a higher one at once."""
+        level, reason = self._holds
+        if level is self._told or (self._falling and now < self._told_at + FALL_AFTER_S):
+            return None
+        self._told, self._told_at = level, now
+        return PressureFrame(level.value, reason)
+
+    @property
+    def _falling(self) -> bool:
+        return _RANK[self._holds[0]] < _RANK[self._told]
+
+    @property
+    def deadline(self) -> float | None:
+        """When to look again; None: nothing is held back."""
+        return self._told_at + FALL_AFTER_S if self._falling else None

@@ -92,6 +92,7 @@ class ScriptedGateway:
         sessions: dict[str, ScriptedSession] | None = None,
         gateways: list[str] | None = None,
         static: Path | None = None,
+        port: int = 0,
     ) -> None:
         self.script = script or Script()
         self.sessions = {} if sessions is None else sessions
@@ -101,6 +102,7 @@ class ScriptedGateway:
         self.acks: list[int] = []
         self.requested_paths: list[str] = []
         self._static = static
+        self._port = port
         self._server: Server | None = None
 
     @property
@@ -117,7 +119,7 @@ class ScriptedGateway:
         self._server = await serve(
             self._handle,
             "127.0.0.1",
-            0,
+            self._port,
             select_subprotocol=_choose,
             compression=None,
             process_request=self._http,

@@ -147,10 +147,10 @@ class Delivery:
 
     def press(self, pressed: Pressed, now: float) -> None:
         """Tell the client how much less is asked for, when that has changed."""
-        self.pressure.holds(pressed)
-        frame = self.pressure.take(now) if self.link is LinkState.OPEN else None
-        if frame is not None:
-            self.control(frame)
+        if self.link is LinkState.OPEN:
+            frame = self.pressure.take(pressed, now)
+            if frame is not None:
+                self.control(frame)
 
     # ------------------------------------------------------------ window
 

@@ -36,29 +36,34 @@ class PressurePacer:
     """Knows what holds, and what the client was told of it."""
 
     def __init__(self) -> None:
+        # Nothing is asked for, and the client knows: the usual case, which costs nothing to see.
+        self.calm = True
         self._holds = FREE
         self._told = PressureLevel.NONE
         self._told_at = float("-inf")
 
     def fresh(self) -> None:
         """A new connection was told nothing yet."""
+        self.calm = False
         self._told, self._told_at = PressureLevel.NONE, float("-inf")
 
-    def holds(self, pressed: Pressed) -> None:
-        """This is how it is now."""
+    def take(self, pressed: Pressed, now: float) -> PressureFrame | None:
+        """This is how it is now; the frame that is due: only of another level, a higher one at once."""
         self._holds = pressed
-
-    def take(self, now: float) -> PressureFrame | None:
-        """The frame that is due: only of another level, a higher one at once."""
-        level, reason = self._holds
-        if level is self._told or (self._falling and now < self._told_at + FALL_AFTER_S):
+        level, reason = pressed
+        self.calm = level is self._told is PressureLevel.NONE
+        if level is self._told:
+            return None
+        if self._falling and now < self._told_at + FALL_AFTER_S:
             return None
         self._told, self._told_at = level, now
+        self.calm = level is PressureLevel.NONE
         return PressureFrame(level.value, reason)
 
     @property
     def _falling(self) -> bool:
-        return _RANK[self._holds[0]] < _RANK[self._told]
+        level = self._holds[0]
+        return level is not self._told and _RANK[level] < _RANK[self._told]
 
     @property
     def deadline(self) -> float | None:

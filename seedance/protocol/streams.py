@@ -71,8 +71,10 @@ class StreamSet:
         self._session = session
         self._delivery = delivery
         self._rules = delivery.rules
+        # Whether the last pump ended for want of room, not of text.
+        self.full = False
         # What the instances of live streams ask for, where it is anything.
-        self._pressed: dict[str, Pressed] = {}
+        self.pressed: dict[str, Pressed] = {}
         self._assigned = 0
         self._turn = 0
 
@@ -158,9 +160,9 @@ class StreamSet:
             case UpstreamAccepted():
                 stream.on_accepted(what)
             case UpstreamPressure(level, reason):
-                self._pressed[stream.id] = (level, reason)
+                self._press(stream.id, level, reason)
             case UpstreamBroken():
-                self._pressed.pop(stream.id, None)
+                self.pressed.pop(stream.id, None)
                 if stream.on_broken():
                     self._ask_recovery(stream, now)
             case UpstreamFailed(error) if error.code is ErrorCode.SESSION_EXPIRED:
@@ -183,7 +185,8 @@ class StreamSet:
         while progress and self._delivery.open:
             progress = False
             for stream in self._in_turn():
-                frame = stream.next_frame(window_open=self._delivery.free > 0)
+                self.full = self._delivery.free <= 0
+                frame = stream.next_frame(window_open=not self.full)
                 if frame is not None:
                     self._delivery.sequenced(frame, now)
                     progress = True
@@ -201,8 +204,8 @@ class StreamSet:
 
     def _settle(self, stream: StreamMachine, now: float) -> None:
         """Take a stream to its end as far as it goes: settled, told, forgotten."""
-        if not stream.wanted:
-            self._pressed.pop(stream.id, None)
+        if self.pressed and not stream.wanted:
+            self.pressed.pop(stream.id, None)
         linked = self._delivery.open and stream.tellable
         settled = stream.settle(linked=linked)
         if stream.state is StreamState.SETTLED and linked:
@@ -237,7 +240,13 @@ class StreamSet:
 
     def pressure(self, now: float) -> Pressed:
         """The highest level that an instance asks for, or that the client's own window amounts to."""
-        return highest(self._own_pressure(now), *self._pressed.values())
+        own = self._own_pressure(now)
+        return highest(own, *self.pressed.values()) if self.pressed else own
+
+    def _press(self, name: str, level: PressureLevel, reason: str) -> None:
+        self.pressed.pop(name, None)
+        if level is not PressureLevel.NONE:
+            self.pressed[name] = (level, reason)
 
     def _own_pressure(self, now: float) -> Pressed:
         delivery = self._delivery

@@ -7,8 +7,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seedance.protocol.events import FromInstance, Tick, UpstreamBroken, UpstreamPressure
-from seedance.protocol.frames import Ack, Cancel, PressureFrame
+from seedance.protocol.events import FromInstance, Pump, Tick, UpstreamBroken, UpstreamPressure
+from seedance.protocol.frames import Ack, Cancel, Ping, PressureFrame
 from seedance.protocol.pressure import (
     FALL_AFTER_S,
     FREE,
@@ -42,15 +42,12 @@ def test_the_highest_counts() -> None:
 def test_a_rise_waits_for_nothing_a_fall_for_a_second() -> None:
     """Told at once when it grows; when it falls, not within a second of the last word."""
     pacer = PressurePacer()
-    pacer.holds(THROTTLED)
-    assert pacer.take(10.0) == PressureFrame("throttle", "the queue is half full")
-    pacer.holds(PAUSED)
-    assert pacer.take(10.001) == PressureFrame("pause", "the queue is full")
-    assert pacer.take(10.002) is None
-    pacer.holds(FREE)
-    assert pacer.take(10.5) is None
+    assert pacer.take(THROTTLED, 10.0) == PressureFrame("throttle", "the queue is half full")
+    assert pacer.take(PAUSED, 10.001) == PressureFrame("pause", "the queue is full")
+    assert pacer.take(PAUSED, 10.002) is None
+    assert pacer.take(FREE, 10.5) is None
     assert pacer.deadline == 10.001 + FALL_AFTER_S
-    assert pacer.take(11.1) == PressureFrame("none", "")
+    assert pacer.take(FREE, 11.1) == PressureFrame("none", "")
     assert pacer.deadline is None
 
 
@@ -61,8 +58,7 @@ def test_the_rate_is_bounded(changes: list[tuple[float, Pressed]]) -> None:
     told: list[tuple[float, str]] = [(0.0, "none")]
     for wait_s, pressed in changes:
         now += wait_s
-        pacer.holds(pressed)
-        frame = pacer.take(now)
+        frame = pacer.take(pressed, now)
         if frame is not None:
             told.append((now, frame.level))
         assert frame is not None or RANK[told[-1][1]] >= RANK[pressed[0].value]
@@ -135,7 +131,25 @@ def test_a_simple_client_hears_of_instances() -> None:
     bench.open()
     _press(bench, PAUSED)
     _press(bench, FREE)
+    bench.step(Pump())
     assert bench.machine.deadline(bench.now) == bench.now + FALL_AFTER_S
     bench.wait(FALL_AFTER_S)
     bench.step(Tick())
+    assert _levels(bench) == ["pause", "none"]
+
+
+def test_a_stall_holds_until_an_ack_moves() -> None:
+    """With the window half free too: other events between do not make the level waver."""
+    bench = Bench()
+    bench.open()
+    bench.tokens("x")
+    bench.wait(bench.machine.rules.heartbeat.stream)
+    bench.step(Tick())
+    assert _levels(bench) == ["pause"]
+    for _ in range(3):
+        bench.wait(FALL_AFTER_S)
+        bench.step(Ping(1))
+        bench.step(Pump())
+    assert _levels(bench) == ["pause"]
+    bench.step(Ack(bench.machine.delivery.log.next_seq))
     assert _levels(bench) == ["pause", "none"]

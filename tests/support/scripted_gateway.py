@@ -33,6 +33,7 @@ from seedance.protocol.frames import (
     Generate,
     Ping,
     Pong,
+    PressureFrame,
     Resume,
     Resumed,
     ServerFrame,
@@ -56,6 +57,7 @@ class Script:
 
     `cuts`: the n-th connection is cut without a close frame after so many frames of text.
     `closes`: the n-th connection is closed at once with this code (0: it is not).
+    `pressure`: the level that is told at each stream's beginning.
     """
 
     text: str = TEXT
@@ -66,6 +68,7 @@ class Script:
     closes: tuple[int, ...] = ()
     refuse_status: int = 0
     window: int = 32
+    pressure: str = ""
 
 
 @dataclass
@@ -278,6 +281,8 @@ class _Talk:
         if stream_id not in session.accepted:
             session.accepted[stream_id] = session.next_seq
             await self.number(Accepted(stream_id, "scripted-0", 1, 1000), hold=False)
+        if script.pressure:
+            await self.send(PressureFrame(script.pressure, "scripted"))
         offset = session.offsets.setdefault(stream_id, 0)
         text = script.text.encode()[offset:].decode() if whole else ""
         # Each connection cuts the text in its own way.

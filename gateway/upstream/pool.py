@@ -237,7 +237,8 @@ class InstancePool:
         return member
 
     def _breaker_is(self, instance_id: str, state: BreakerState) -> None:
-        _log.warning("the breaker of %s is %s", instance_id, state.value)
+        level = logging.WARNING if state is BreakerState.OPEN else logging.INFO
+        _log.log(level, "the breaker of %s is %s", instance_id, state.value)
         self._on_breaker(instance_id, state)
 
     def _retire(self, member: _Member) -> None:

@@ -1,4 +1,4 @@
-"""A TCP proxy whose two directions can be delayed, for what a slow or stalled link does."""
+"""A TCP proxy that can delay both directions and hang up, for what a bad link does."""
 
 from __future__ import annotations
 
@@ -44,6 +44,12 @@ class TcpProxy:
             pass
         finally:
             loop.call_later(self.delay_s, sink.close)
+
+    def hang_up(self) -> None:
+        """End all connections in order; new ones are taken."""
+        for writer in self._writers:
+            writer.close()
+        self._writers.clear()
 
     async def close(self) -> None:
         """Cut what is left."""

@@ -14,6 +14,8 @@ from inference.engine.loop import EngineLoop
 from inference.engine.runner import ModelInfo, Preparer, Runner
 from inference.engine.step_trace import StepTrace
 from inference.intake import Intake
+from inference.openai.client import Upstream
+from inference.openai.engine import UpstreamEngine
 from inference.registration import Registration
 from inference.report import Reporter
 from inference.service import SERVICE_NAME, Deliverer, InferenceService, add_to_server
@@ -37,8 +39,8 @@ class Instance:
     def __init__(
         self,
         settings: InferenceSettings,
-        runner: Runner,
-        preparer: Preparer,
+        runner: Runner | Upstream,
+        preparer: Preparer | None,
         stop: asyncio.Event,
     ) -> None:
         clock = SystemClock()
@@ -49,23 +51,31 @@ class Instance:
         self._stop = stop
         self._loop = loop
         self._tracing = _tracing(settings)
-        self._core = Engine(runner, settings.limits(), clock, _trace(settings, runner.info))
+        self._info = runner.info
         metrics = InferenceMetrics()
         reporter = Reporter(
             metrics,
             self._tracing,
             clock,
             instance=settings.instance_id,
-            model=runner.info.name,
+            model=self._info.name,
         )
         deliverer = Deliverer(loop, clock, reporter.report)
-        self._engine = EngineLoop(self._core, deliverer.deliver, self._on_crash)
-        self._intake = Intake(runner.info, preparer, self._engine, clock)
+        self._core: Engine | UpstreamEngine
+        self._engine: EngineLoop | UpstreamEngine
+        if isinstance(runner, Upstream):
+            self._core = self._engine = UpstreamEngine(
+                settings, runner, clock, deliverer.deliver, self._on_crash
+            )
+        else:
+            self._core = Engine(runner, settings.limits(), clock, _trace(settings, runner.info))
+            self._engine = EngineLoop(self._core, deliverer.deliver, self._on_crash)
+        self._intake = Intake(self._info, preparer, self._engine, clock)
         self._service = InferenceService(
             instance=settings.instance_id,
             engine_name=settings.engine,
             secret=settings.mesh_secret.get_secret_value(),
-            info=runner.info,
+            info=self._info,
             engine=self._engine,
             intake=self._intake,
             deliverer=deliverer,
@@ -114,7 +124,7 @@ class Instance:
                     await asyncio.sleep(DRAIN_LOOK_S)
 
     def _registration(self) -> Registration | None:
-        settings, info = self._settings, self._core.runner.info
+        settings, info = self._settings, self._info
         if not settings.router:
             return None
         instance = router_pb2.Instance(
@@ -154,7 +164,7 @@ def _tracing(settings: InferenceSettings) -> Tracing | None:
 
 
 def _serve_metrics(
-    settings: InferenceSettings, metrics: InferenceMetrics, engine: Engine
+    settings: InferenceSettings, metrics: InferenceMetrics, engine: Engine | UpstreamEngine
 ) -> Callable[[], None]:
     if settings.metrics_port is None:
         return lambda: None

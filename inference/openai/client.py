@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
@@ -74,7 +75,8 @@ def find_upstream(settings: InferenceSettings) -> Upstream:
     except (httpx.HTTPError, ValueError, LookupError, TypeError, StopIteration) as error:
         raise ConnectionError(type(error).__name__) from None
     info = ModelInfo(
-        name=settings.model_name or name,
+        # Some servers call a model by its file, whose folders are nobody's business.
+        name=settings.model_name or (Path(name).stem if name.startswith("/") else name),
         aliases=settings.alias_names,
         context_length=context,
         vocab_size=IDS,

@@ -359,8 +359,11 @@ async def test_a_real_server() -> None:
     settings = {"engine": "openai", "upstream_url": url}
     async with running_instance(**settings) as one, calling(one.address) as call:
         caller = call()
-        whole, half = await _open(caller, 1, request), await _open(caller, 2, request, credit=10)
-        await wait_until(lambda: whole.ended and len(half.ids) == 10, within_s=60)
+        # One after the other: llama-cpp-python's server hangs up on the first for the second's sake.
+        whole = await _open(caller, 1, request)
+        await wait_until(lambda: whole.ended, within_s=60)
+        half = await _open(caller, 2, request, credit=5)
+        await wait_until(lambda: len(half.ids) == 5, within_s=60)
     assert whole.done is not None
     assert whole.text
     async with running_instance(**settings) as other, calling(other.address) as call:

@@ -168,9 +168,14 @@ def _serve_metrics(
 ) -> Callable[[], None]:
     if settings.metrics_port is None:
         return lambda: None
+    counters: dict[str, tuple[str, Callable[[], float]]] = {}
+    if isinstance(engine, UpstreamEngine):
+        text = "Tokens by which the upstream's count differed from what came."
+        counters["seedance_inference_upstream_miscounted_tokens"] = text, lambda: engine.miscounted
     Folded(
         metrics.registry,
-        counters={
+        counters=counters
+        | {
             "seedance_inference_tokens": ("Tokens chosen.", lambda: engine.token_count),
             "seedance_inference_preemptions": (
                 "Sequences that lost their blocks to a more urgent one.",

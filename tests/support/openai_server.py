@@ -52,7 +52,7 @@ class OpenAIServer:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection, kept alive between requests."""
-        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError), contextlib.closing(writer):
             while (line := await reader.readline()).strip():
                 method, path, _ = line.decode().split()
                 headers = await _headers(reader)
@@ -63,9 +63,6 @@ class OpenAIServer:
                     await _reply(writer, 200, json.dumps(listing))
                 else:
                     await self._answer(path, json.loads(body), reader, writer)
-        writer.close()
-        with contextlib.suppress(OSError):
-            await writer.wait_closed()
 
     async def _answer(
         self, path: str, body: dict, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -180,3 +177,4 @@ async def openai_server() -> AsyncIterator[OpenAIServer]:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.sleep(0)  # closed sockets are let go of in the loop's next turn

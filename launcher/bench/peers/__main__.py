@@ -29,6 +29,7 @@ STREAMS = "1,4,16,64"
 # Requests of each client, one after the other: many enough for percentiles, few enough to end.
 REQUESTS = {1: 8, 4: 4, 16: 2}
 KERNEL_S = 300
+_BEGIN, _END = "<!-- bench-engine -->", "<!-- end -->"
 _HERE = Path(__file__).parent
 _VERSION_OF = "import importlib.metadata as m, sys; print(m.version(sys.argv[1]))"
 _PACKAGES = {"llama": "llama-cpp-python", "transformers": "transformers"}
@@ -116,7 +117,9 @@ def _report(page: list[str], output: Path | None) -> None:
     text = "\n".join(page) + "\n"
     print(text)
     if output is not None:
-        output.write_text(text)
+        before, _, rest = output.read_text().partition(_BEGIN)
+        _, end, after = rest.partition(_END)
+        output.write_text(f"{before}{_BEGIN}\n{text}{end}{after}")
 
 
 def main(
@@ -136,7 +139,9 @@ def main(
     streams: Annotated[str, typer.Option(help="Numbers of clients, by commas.")] = STREAMS,
     limit_s: Annotated[float, typer.Option(help="Longest a round may take.")] = 180.0,
     threads: Annotated[int, typer.Option(help="Compute threads of each server.")] = 2,
-    output: Annotated[Path | None, typer.Option(help="File for the page as well.")] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="Page whose part between the markers is written anew.")
+    ] = None,
 ) -> None:
     """Measure and print a Markdown page; the progress goes to stderr."""
     pythons = {"llama": llama_server_python, "transformers": transformers_python}

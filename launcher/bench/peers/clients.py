@@ -98,7 +98,7 @@ def sse_client(port: int, model: str, tokens: int) -> Client:
                 if usage := event.get("usage"):
                     timing.tokens = usage["completion_tokens"]
         finally:
-            writer.close()
+            writer.transport.abort()
         timing.finished = bool(timing.arrivals)
 
     @contextlib.asynccontextmanager

@@ -53,21 +53,11 @@ class InferenceSettings(ServiceSettings):
         "native",
         description="native: a model; openai: somebody else's server; script: played lists.",
     )
-    upstream_url: str = Field(
-        "", description="Of the openai engine: the server's URL with its `/v1`."
-    )
-    upstream_key_env: str = Field(
-        "", description="Name of the environment variable that holds the server's key; empty: none."
-    )
-    upstream_model: str = Field(
-        "", description="The server's name of the model; empty: the first that it lists."
-    )
-    upstream_first_byte_s: float = Field(
-        60.0, gt=0, description="How long it may take to begin an answer, its queue included."
-    )
-    upstream_idle_s: float = Field(
-        30.0, gt=0, description="How long it may be silent within an answer."
-    )
+    upstream_url: str = Field("", description="Of the openai engine: server and `/v1`.")
+    upstream_key_env: str = Field("", description="Variable that holds its key.")
+    upstream_model: str = Field("", description="Its name there; empty: the first.")
+    upstream_first_byte_s: float = Field(60.0, gt=0, description="Longest wait for an answer.")
+    upstream_idle_s: float = Field(30.0, gt=0, description="Longest silence within one.")
     model: Path | None = Field(
         None, description="Folder in Hugging Face's layout, or GGUF file, of the model to serve."
     )

@@ -36,6 +36,9 @@ _PASSING = frozenset({0, 502, 503, 504})
 # Servers that count with every event when asked to.
 _COUNTING = frozenset({"vllm", "sglang"})
 
+# What reading a listing that is none comes to.
+_NO_LISTING = (ValueError, LookupError, TypeError, StopIteration)
+
 _log = logging.getLogger(__name__)
 # It writes a line for each request.
 logging.getLogger("httpx").setLevel(logging.WARNING)
@@ -49,30 +52,21 @@ class Upstream(NamedTuple):
     info: ModelInfo
 
 
-def _reach(settings: InferenceSettings) -> dict[str, Any]:
-    # How long an answer may take is not HTTP's affair; no proxy and no netrc of the environment has a say.
-    headers = {"Accept-Encoding": "identity"}
-    if settings.upstream_key:
-        headers["Authorization"] = f"Bearer {settings.upstream_key}"
-    timeout = httpx.Timeout(None, connect=CONNECT_S, pool=CONNECT_S)
-    return {
-        "base_url": settings.upstream_url,
-        "headers": headers,
-        "timeout": timeout,
-        "trust_env": False,
-    }
+def _headers(settings: InferenceSettings) -> dict[str, str]:
+    key = settings.upstream_key
+    return {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {key}"} if key else {})
 
 
 def find_upstream(settings: InferenceSettings) -> Upstream:
     """Ask what is served. Raises `ConnectionError` when there is no answer."""
     try:
-        with httpx.Client(**_reach(settings)) as http:
-            listing = http.get("models", timeout=CONNECT_S).raise_for_status().json()["data"]
-        models = {model["id"]: model for model in listing}
+        url, headers = f"{settings.upstream_url}/models", _headers(settings)
+        answer = httpx.get(url, headers=headers, timeout=CONNECT_S, trust_env=False)
+        models = {model["id"]: model for model in answer.raise_for_status().json()["data"]}
         name = settings.upstream_model or next(iter(models))
         told = models.get(name, {})
         context = settings.context_length or told.get("max_model_len") or CONTEXT_LENGTH
-    except (httpx.HTTPError, ValueError, LookupError, TypeError, StopIteration) as error:
+    except (httpx.HTTPError, httpx.InvalidURL, *_NO_LISTING) as error:
         raise ConnectionError(type(error).__name__) from None
     info = ModelInfo(
         # Some servers call a model by its file, whose folders are nobody's business.
@@ -95,8 +89,14 @@ class UpstreamClient:
         self._upstream = upstream
         self._first_byte_s = settings.upstream_first_byte_s
         self._idle_s = settings.upstream_idle_s
-        limits = httpx.Limits(max_connections=settings.limits().batch_max + REPLAYS_MAX)
-        self.http = httpx.AsyncClient(**_reach(settings), limits=limits)
+        # How long an answer may take is not HTTP's affair; no proxy and no netrc has a say.
+        self.http = httpx.AsyncClient(
+            base_url=settings.upstream_url,
+            headers=_headers(settings),
+            timeout=httpx.Timeout(None, connect=CONNECT_S, pool=CONNECT_S),
+            limits=httpx.Limits(max_connections=settings.limits().batch_max + REPLAYS_MAX),
+            trust_env=False,
+        )
 
     async def stream(self, request: GenerateRequest) -> AsyncGenerator[Delta, None]:
         """The answer's events up to its end. Raises `SeedanceError`: `unavailable` for a cut one.
@@ -108,6 +108,7 @@ class UpstreamClient:
         async with contextlib.AsyncExitStack() as stack:
             response = await self._begin(stack, path, body)
             events = event_data(response.aiter_bytes())
+            stack.push_async_callback(events.aclose)
             while (data := await _next(events, wait_s)) not in {None, DONE}:
                 found = delta(data or b"")
                 finished = finished or found.finish_reason is not None

@@ -19,7 +19,6 @@ from inference.engine.generation import Generation
 from inference.engine.messages import Command, StepOutput
 from inference.engine.plan import Sampled
 from inference.engine.pressure import PressureGauge
-from inference.engine.rate import RateMeter
 from inference.engine.runner import Prepared
 from inference.engine.scheduler import Scheduler
 from inference.engine.sequence import SequenceState
@@ -34,8 +33,11 @@ from seedance.v2 import inference_pb2 as pb
 
 __all__ = ["UpstreamEngine"]
 
-_REASONS = {"length": FinishReason.LENGTH, "stop": FinishReason.STOP}
-_REASONS["content_filter"] = FinishReason.STOP
+_REASONS = {
+    "length": FinishReason.LENGTH,
+    "stop": FinishReason.STOP,
+    "content_filter": FinishReason.STOP,
+}
 
 _log = logging.getLogger(__name__)
 
@@ -66,7 +68,6 @@ class UpstreamEngine:
         self._deliver = deliver
         self._on_crash = on_crash
         self._gauge = PressureGauge(limits.queue_max, info.total_blocks)
-        self._rate = RateMeter()
         self._streams: dict[int, asyncio.Task[None]] = {}
         self._paused: dict[int, asyncio.Event] = {}
         self._news = asyncio.Event()
@@ -134,8 +135,7 @@ class UpstreamEngine:
         output = self._desk.emitter.collect()
         output.pressure = self._gauge.update(places.waiting, places.pool.free)
         total = self.load.total_blocks
-        free, rate = total - len(self._streams), self._rate.per_s(now)
-        self.load = Load(places.running, places.waiting, free, total, rate)
+        self.load = Load(places.running, places.waiting, total - len(self._streams), total)
         if output.calls or output.ended or output.pressure:
             for command in self._deliver(output):
                 self._desk.handle(command, now)
@@ -203,7 +203,6 @@ class UpstreamEngine:
         if marks.first_token is None:
             marks.prefilled = marks.first_token = now
         self.token_count += 1
-        self._rate.add(1, now)
         generation.sequence.account.charge(1)
         reason = generation.answer.take(Sampled(generation.sequence.id, token_id))
         if reason is None and not generation.has_credit:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any, NamedTuple
 
 from seedance.protocol.errors import ErrorCode, SeedanceError
@@ -26,10 +26,7 @@ _REFUSED = (ErrorCode.BAD_REQUEST, "the model's server refused the request as it
 _BUSY = (ErrorCode.OVERLOADED, "the model's server has too much to do")
 _AWAY = (ErrorCode.UNAVAILABLE, "the model's server does not answer as it should")
 _STATUSES = {400: _REFUSED, 413: _REFUSED, 422: _REFUSED, 429: _BUSY, 529: _BUSY}
-_TOO_LONG = (
-    ErrorCode.CONTEXT_LENGTH_EXCEEDED,
-    "prompt and answer together are longer than the model's context",
-)
+_TOO_LONG = (ErrorCode.CONTEXT_LENGTH_EXCEEDED, "the prompt is longer than the model's context")
 _TOO_LONG_WORDS = (b"context_length", b"context length", b"context window", b"context size")
 
 
@@ -69,7 +66,7 @@ def _seed(sampling: Sampling) -> int:
     return int.from_bytes(digest, "big") & _SEED_MAX
 
 
-async def event_data(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def event_data(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
     """The data of each server-sent event, however its bytes were cut (WHATWG HTML, §9.2).
 
     Lines end with LF or CR LF. Raises `unavailable` for an event without end.

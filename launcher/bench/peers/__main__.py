@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 from importlib import metadata
@@ -144,6 +145,8 @@ def main(
     ] = None,
 ) -> None:
     """Measure and print a Markdown page; the progress goes to stderr."""
+    # Servers are ended however this ends.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     pythons = {"llama": llama_server_python, "transformers": transformers_python}
     wanted = [word.strip() for word in only.split(",") if word.strip()]
     keys = [k for k in CONTESTANTS if (not wanted or k in wanted) and pythons.get(k, "ours")]

@@ -147,7 +147,9 @@ async def measure_round(server: str, client: Client, load: Load) -> Round:
 
     async with contextlib.AsyncExitStack() as stack:
         asks = [await stack.enter_async_context(client()) for _ in range(load.streams)]
-        await asks[0](_PROMPT.format(number=number), Timing(now()))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(load.limit_s):
+                await asks[0](_PROMPT.format(number=number), Timing(now()))
         begun = now()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(load.limit_s):

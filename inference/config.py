@@ -67,9 +67,8 @@ class InferenceSettings(ServiceSettings):
     )
     quantize: Literal["auto", "none", "int8", "int4"] = Field(
         "auto",
-        description="Bits of a weight: none (as the file has them), int8, int4 (half the memory of "
-        "int8, further from the model), auto (int8 where the native step meets more bits, none in "
-        "torch).",
+        description="How weights with more bits are made smaller: none, int8, int4 (half of int8's "
+        "memory, for large models: a small one loses much), auto (int8 for the native step, else none).",
     )
     threads: int = Field(0, ge=0, description="Compute threads; 0: as the machine allows.")
     cpu_backend: Literal["auto", "native", "torch"] = Field(

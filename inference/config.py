@@ -71,6 +71,9 @@ class InferenceSettings(ServiceSettings):
         "memory, for large models: a small one loses much), auto (int8 for the native step, else none).",
     )
     threads: int = Field(0, ge=0, description="Compute threads; 0: as the machine allows.")
+    intake_threads: int = Field(
+        2, ge=1, le=64, description="Threads that render templates and tokenize."
+    )
     cpu_backend: Literal["auto", "native", "torch"] = Field(
         "auto",
         description="What computes on a CPU: auto, native (built once by a C++ compiler), torch.",

@@ -68,30 +68,37 @@ void pack_queries(const AttentionTask& task) {
     }
 }
 
-// Scores of LANES neighbouring keys: each lane sums one key, pair of dims by pair of dims. The
-// page's values, `values` words behind its keys, are called for meanwhile.
-template <int QUERIES>
+// Scores of `VECTORS` vectors of neighbouring keys: each lane sums one key, pair of dims by pair of
+// dims. The page's values, `values` words behind its keys, are called for meanwhile.
+template <int QUERIES, int VECTORS>
 inline void score_keys(const uint32_t* keys, const AttentionTask& task, size_t values,
                        float* scores) {
     const int pairs = task.shape.head_dim / 2;
     const uint32_t* queries = task.packed;
-    Floats sums[QUERIES] = {};
+    Floats sums[QUERIES][VECTORS] = {};
     for (int pair = 0; pair < pairs; pair++, keys += KEY_LANES, queries += QUERIES) {
         __builtin_prefetch(keys + values, 0, SECOND_CACHE);
-        const Words key = load<Words>(keys);
-        for (int q = 0; q < QUERIES; q++) sums[q] = dot_bf16(sums[q], key, all(queries[q]));
+        for (int v = 0; v < VECTORS; v++) {
+            const Words key = load<Words>(keys + v * LANES);
+            for (int q = 0; q < QUERIES; q++)
+                sums[q][v] = dot_bf16(sums[q][v], key, all(queries[q]));
+        }
     }
-    for (int q = 0; q < QUERIES; q++) store(scores + q * task.scores_stride, sums[q]);
+    for (int q = 0; q < QUERIES; q++)
+        for (int v = 0; v < VECTORS; v++)
+            store(scores + q * task.scores_stride + v * LANES, sums[q][v]);
 }
 
 template <int QUERIES>
 void score_pages(const AttentionTask& task, Span span) {
+    constexpr int ALL = KEY_LANES / LANES;
+    constexpr int VECTORS = QUERIES * ALL <= SUM_REGISTERS ? ALL : 1;
     const size_t values = task.shape.half_words();
     each_page(task, span, [&](const uint32_t* page, int slot, int last, int index) {
         for (; slot < last; slot += KEY_LANES, index += KEY_LANES)
-            for (int lane = 0; lane < KEY_LANES; lane += LANES)
-                score_keys<QUERIES>(page + task.shape.key_word(slot, 0) + lane, task, values,
-                                    task.scores + index + lane);
+            for (int lane = 0; lane < KEY_LANES; lane += VECTORS * LANES)
+                score_keys<QUERIES, VECTORS>(page + task.shape.key_word(slot, 0) + lane, task,
+                                             values, task.scores + index + lane);
     });
 }
 

@@ -367,6 +367,7 @@ void Step::attend(int layer, const Tile& tile, int token, int kv_head, int threa
 }
 
 void Model::step(const StepInput& input) {
+    if (input.tokens == 0) return;
     Step step(*this, input);
     pool_.run([](void* context, int thread) { static_cast<Step*>(context)->run(thread); }, &step);
 }

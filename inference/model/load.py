@@ -69,6 +69,7 @@ def load_model(
     library = choose_library(cpu_backend, config, asked, native_library)
     compute = torch.bfloat16 if library else _compute_dtype(dtype, device)
     kept = kv_dtype(kv_cache_dtype, compute)
+    log.info("keys and values are kept in %s", kept)
     info = ModelInfo(
         name=name,
         aliases=aliases,
@@ -85,7 +86,6 @@ def load_model(
         bits, threads = (4 if quantize == "int4" else 8), threads or native_threads()
         return load_native(library, source, info, threads, hear, layer_bits=bits), preparer
     torch.set_num_threads(threads or default_threads())
-    log.info("torch computes in %s, keeps keys and values in %s", compute, kept)
     cache = KvCache(config, info.total_blocks, block_size, kept, device)
     model = load_transformer(source, compute, device, hear, _torch_quantization(quantize, device))
     return TorchRunner(info, model, cache), preparer

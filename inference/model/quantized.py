@@ -18,13 +18,13 @@ import torch.nn.functional as F  # noqa: N812 -- the name everybody in the field
 from torch import Tensor
 
 from inference.model.errors import ModelLoadError
+from inference.native.weights import GROUP, quantize
 
-__all__ = ["GROUP", "QuantizedLinear", "int4_linear", "int8_linear"]
+__all__ = ["QuantizedLinear", "int4_linear", "int8_linear"]
 
-GROUP = 32
 OUT_MULTIPLE = 16  # rows that the 4-bit kernel packs together
 LEVEL_PEAK = 127
-LEVEL_TOP, LEVEL_MIDDLE = 15, 8
+LEVEL_MIDDLE = 8
 
 
 class QuantizedLinear:
@@ -73,14 +73,12 @@ def int4_linear(weight: Tensor, bias: Tensor | None = None) -> QuantizedLinear:
             f"int4 wants matrices in multiples of {OUT_MULTIPLE} x {GROUP}, and one of this model "
             f"is {rows} x {columns}; use --quantize int8"
         )
-    groups = weight.float().view(rows, -1, GROUP)
-    low = groups.amin(-1)
-    scales = ((groups.amax(-1) - low) / LEVEL_TOP).clamp_min(torch.finfo(torch.float32).tiny)
-    levels = torch.round((groups - low[..., None]) / scales[..., None]).to(torch.int32)
+    found = quantize(weight.float().numpy(), bits=4)
     pack = torch.ops.aten._convert_weight_to_int4pack_for_cpu  # noqa: SLF001
-    packed = pack(levels.view(rows, columns), 1)
+    packed = pack(torch.from_numpy(found.levels).to(torch.int32), 1)
     # The kernel counts levels from the middle one, and wants [groups, out, scale and middle].
-    middles = low + LEVEL_MIDDLE * scales
-    grid = torch.stack([scales, middles], -1).transpose(0, 1).contiguous().to(weight.dtype)
+    scales, minima = torch.from_numpy(found.scales).float(), torch.from_numpy(found.minima)
+    grid = torch.stack([scales, minima + LEVEL_MIDDLE * scales], -1).transpose(0, 1)
+    grid = grid.contiguous().to(weight.dtype)
     kernel = torch.ops.aten._weight_int4pack_mm_for_cpu  # noqa: SLF001
     return QuantizedLinear(lambda x: kernel(x, packed, GROUP, grid), bias)

@@ -73,6 +73,19 @@ def test_a_half_size_cache_still_speaks(kept: str, tmp_path: Path) -> None:
     assert generate(rounded, PROMPT, 1) == generate(exact, PROMPT, 1)
 
 
+@pytest.mark.parametrize(
+    ("options", "kept"),
+    [({}, "float32"), ({"dtype": "bf16"}, "bfloat16"), ({"kv_cache_dtype": "fp16"}, "float16")],
+)
+def test_the_log_says_how_keys_and_values_are_kept(
+    options: dict[str, Any], kept: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`auto` is what the model computes in."""
+    with caplog.at_level("INFO", logger="inference.model.load"):
+        _load(write_folder(tmp_path, LLAMA), **options)
+    assert f"kept in torch.{kept}" in caplog.text
+
+
 def _cut(name: str, keep: float) -> Callable[[Path], None]:
     def damage(folder: Path) -> None:
         path = folder / name

@@ -42,7 +42,8 @@ class Engine:
     ) -> None:
         info = runner.info
         self.runner = runner
-        self.scheduler = Scheduler(BlockPool(info.total_blocks, info.block_size), limits)
+        pool = BlockPool(info.total_blocks, info.block_size, window=info.sliding_window)
+        self.scheduler = Scheduler(pool, limits, info.cold_blocks)
         self.desk = FrontDesk(info, limits, self.scheduler, runner.release)
         self.load = Load(free_blocks=info.total_blocks, total_blocks=info.total_blocks)
         self.wait_s = 0.0

@@ -23,9 +23,9 @@ class Places:
     waiting room      batch             paused                parked
     """
 
-    def __init__(self, pool: BlockPool, limits: EngineLimits) -> None:
+    def __init__(self, pool: BlockPool, limits: EngineLimits, cold_blocks: int = 0) -> None:
         self.pool = pool
-        self.tables = BlockTables(pool, cached=limits.prefix_cache)
+        self.tables = BlockTables(pool, limits, cold_blocks)
         self.shares = FairShare(limits.tenant_weights)
         self.waiting_room = WaitingRoom()
         self.batch = Batch()
@@ -150,8 +150,8 @@ class Places:
         """
         # Shared first, so that nobody takes them while room is made for the rest.
         self.tables.begin(sequence)
-        need = self.tables.missing(sequence, sequence.total) + len(self.batch)
-        paused = (s.block_table for s in self._paused.values())
+        need = self.tables.needed(sequence) + len(self.batch)
+        paused = (s.held for s in self._paused.values())
         if need > self.pool.free and need > self.pool.free + self.pool.freed_by(paused):
             self.tables.vacate(sequence)
             return False

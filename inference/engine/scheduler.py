@@ -55,8 +55,8 @@ class _Draft:
 class Scheduler:
     """Plans steps over the sequences in their `places`, and learns what they cost."""
 
-    def __init__(self, pool: BlockPool, limits: EngineLimits) -> None:
-        self.places = Places(pool, limits)
+    def __init__(self, pool: BlockPool, limits: EngineLimits, cold_blocks: int = 0) -> None:
+        self.places = Places(pool, limits, cold_blocks)
         self.cost = StepCost()
         self._limits = limits
         self._step = 0
@@ -83,7 +83,9 @@ class Scheduler:
             stage(draft)
         decodes = len(draft.decodes)
         self._shape = (decodes, budget - draft.budget - decodes)
-        return StepPlan(draft.decodes + draft.chunks)
+        rows = draft.decodes + draft.chunks
+        # Without rows nobody reads or overwrites a block: the copies wait for a plan that has some.
+        return StepPlan(rows, self.places.tables.take_copies() if rows else [])
 
     def took(self, seconds: float) -> None:
         """The step that was planned last took so long: later chunks are cut by it."""

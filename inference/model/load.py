@@ -27,6 +27,10 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 KV_DTYPES = ("auto", "fp32", "bf16", "fp16")
 
 
+def _nobody_hears(_share: float) -> None:
+    """Progress that is not asked for."""
+
+
 def load_model(
     path: Path,
     *,
@@ -36,29 +40,28 @@ def load_model(
     block_size: int = 64,
     kv_blocks: int | None = None,
     kv_cache_gib: float = 1.0,
+    kv_offload_gib: float = 0.0,
     dtype: str = "auto",
     kv_cache_dtype: str = "auto",
     threads: int = 0,
     cpu_backend: str = "auto",
     native_library: Path | None = None,
-    progress: Callable[[float], None] | None = None,
+    progress: Callable[[float], None] = _nobody_hears,
 ) -> tuple[Runner, HfPreparer]:
     """Load a Hugging Face folder or a GGUF file.
 
     `context_length` may only shorten what the model was trained for. `kv_blocks` wins over
-    `kv_cache_gib` (GiB for keys and values). `dtype`: `fp32` is the reference; `bf16` halves the
-    memory and the time; `auto` is bf16 where the processor multiplies it natively, else fp32.
-    `kv_cache_dtype` is how keys and values are kept; they are computed with in `dtype`.
-    `threads` 0: see `default_threads` and `native_threads`. `cpu_backend`: see
-    `inference.model.backend`; `native_library` is one built ahead. `progress` hears the share loaded, 0 to 1.
+    `kv_cache_gib` (GiB for keys and values); `kv_offload_gib` is for the CPU tier. `dtype`: `fp32` is
+    the reference; `bf16` halves memory and time; `auto` is bf16 where the processor multiplies it
+    natively, else fp32. `kv_cache_dtype` is how keys and values are kept; they are computed with in
+    `dtype`. `threads` 0: see `default_threads` and `native_threads`. `cpu_backend`: see
+    `inference.model.backend`; `native_library` is one built ahead. `progress` hears the share loaded.
 
-    Raises `ModelLoadError`, one line with what to do, when the path is missing, a file is damaged
-    or half-downloaded, the architecture is unknown, or an option is outside its range.
+    Raises `ModelLoadError`, one line with what to do, for what cannot be served.
     """
     _check_options(block_size, dtype, kv_cache_dtype)
     source, text = _open(path)
-    config = source.config
-    device = _device()
+    config, device = source.config, _device()
     library = choose_library(
         cpu_backend,
         config,
@@ -78,23 +81,20 @@ def load_model(
         eos_token_ids=config.eos_token_ids | text.eos_token_ids,
         block_size=block_size,
         total_blocks=kv_blocks or blocks_that_fit(config, block_size, kept, kv_cache_gib),
+        sliding_window=config.sliding_window,
+        cold_blocks=blocks_that_fit(config, block_size, kept, kv_offload_gib),
     )
-    hear = progress or _nobody_hears
     preparer = HfPreparer(text.tokenizer, text.template, config.vocab_size)
     if library is not None:
         torch.set_num_threads(1)  # it only samples
-        return load_native(library, source, info, threads or native_threads(), hear), preparer
+        return load_native(library, source, info, threads or native_threads(), progress), preparer
     torch.set_num_threads(threads or default_threads())
-    cache = KvCache(config, info.total_blocks, block_size, kept, device)
-    return TorchRunner(info, load_transformer(source, compute, device, hear), cache), preparer
+    cache = KvCache(config, info.total_blocks, block_size, kept, device, info.cold_blocks)
+    return TorchRunner(info, load_transformer(source, compute, device, progress), cache), preparer
 
 
 def _device() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
-def _nobody_hears(_share: float) -> None:
-    """Progress that is not asked for."""
 
 
 def _check_options(block_size: int, dtype: str, kv_cache_dtype: str) -> None:

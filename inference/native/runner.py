@@ -56,6 +56,7 @@ class NativeRunner:
 
     def run(self, plan: StepPlan) -> list[Sampled]:
         """Compute one step; a row's result is the same, bit for bit, alone and among others."""
+        self._model.copy(plan.copies)
         samplers = [row for row in plan.rows if row.sample]
         logits, greedy = self.forward(plan)
         drawn = [i for i, row in enumerate(samplers) if not _plainly_greedy(row)]
@@ -139,7 +140,8 @@ def load_native(
     `path` is an instruction set of `library.paths()`; None: the fastest. Ask `why_unsupported`
     first. Raises `ModelLoadError` for a missing or damaged tensor, `MemoryError` for want of memory.
     """
-    model = NativeModel(library, _shape(source.config, info), path or library.fastest_path, threads)
+    shape = _shape(source.config, info)
+    model = NativeModel(library, shape, path or library.fastest_path, threads, info.cold_blocks)
     _fill(model, source, progress)
     return NativeRunner(info, model)
 

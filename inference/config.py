@@ -78,6 +78,17 @@ class InferenceSettings(ServiceSettings):
         None, ge=1, description="KV blocks; empty: what kv_cache_gib holds."
     )
     kv_cache_gib: float = Field(1.0, gt=0, description="Memory for KV blocks, in GiB.")
+    kv_offload_gib: float = Field(
+        0.0,
+        ge=0,
+        description="Host memory for KV blocks that were overwritten, in GiB; 0: they are gone. For "
+        "GPUs: without one the same memory does more as kv_cache_gib.",
+    )
+    public_prefix_file: Path | None = Field(
+        None,
+        description="File with a system prompt that is no secret: its KV blocks are shared by all "
+        "tenants whose requests begin with it; empty: tenants share nothing.",
+    )
     prefix_cache: bool = Field(
         True, description="Keep KV blocks for later requests of the tenant that begin alike."
     )
@@ -138,6 +149,8 @@ class InferenceSettings(ServiceSettings):
     def _check_relations(self) -> Self:
         if self.attach_ttl_s > self.transcript_ttl_s:
             raise ValueError("attach_ttl_s must not be above transcript_ttl_s")
+        if self.engine == "script" and self.public_prefix_file is not None:
+            raise ValueError("public_prefix_file needs a model: scripts have no system prompt")
         self.limits()
         return self
 

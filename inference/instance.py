@@ -7,6 +7,7 @@ import contextlib
 import secrets
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 
 from inference.config import InferenceSettings
 from inference.engine.engine import Engine
@@ -14,6 +15,7 @@ from inference.engine.loop import EngineLoop
 from inference.engine.runner import ModelInfo, Preparer, Runner
 from inference.engine.step_trace import StepTrace
 from inference.intake import Intake
+from inference.public_prefix import public_prefix
 from inference.registration import Registration
 from inference.report import Reporter
 from inference.service import SERVICE_NAME, Deliverer, InferenceService, add_to_server
@@ -49,7 +51,9 @@ class Instance:
         self._stop = stop
         self._loop = loop
         self._tracing = _tracing(settings)
-        self._core = Engine(runner, settings.limits(), clock, _trace(settings, runner.info))
+        prefix = public_prefix(settings.public_prefix_file, preparer)
+        limits = replace(settings.limits(), public_prefix=prefix)
+        self._core = Engine(runner, limits, clock, _trace(settings, runner.info))
         metrics = InferenceMetrics()
         reporter = Reporter(
             metrics,

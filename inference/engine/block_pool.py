@@ -26,18 +26,11 @@ class BlockPool:
     not listed, so that a pool of a million blocks costs nothing until it is used.
     """
 
-    def __init__(
-        self,
-        total: int,
-        block_size: int,
-        on_overwrite: Callable[[int], None] = _nothing,
-        *,
-        window: int | None = None,
-    ) -> None:
+    def __init__(self, total: int, block_size: int, *, window: int | None = None) -> None:
         self.total = total
         self.block_size = block_size
         self.window = window
-        self.on_overwrite = on_overwrite
+        self.on_overwrite: Callable[[int], None] = _nothing
         self._returned: list[int] = []
         self._next_unused = 0
         self._references: dict[int, int] = {}

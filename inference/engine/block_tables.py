@@ -49,6 +49,17 @@ class BlockTables:
         at_once = self.pool.blocks_for(self.pool.window + self._step_tokens_max) + 1
         return min(lacking, at_once - len(sequence.held))
 
+    def awaits(self, sequence: Sequence, other: Sequence) -> bool:
+        """Whether `other`, which runs, is about to fill the first block that this one lacks."""
+        end = (len(sequence.block_table) + 1) * self.pool.block_size
+        return (
+            self._cache is not None
+            and sequence.salt == other.salt
+            and other.computed < end <= other.total
+            and end < sequence.total
+            and sequence.tokens(0, end) == other.tokens(0, end)
+        )
+
     def grow(self, sequence: Sequence, count: int) -> None:
         """So many blocks more; they must be free."""
         blocks = self.pool.allocate(count)

@@ -98,9 +98,19 @@ class Places:
         self.tables.vacate(sequence)
         sequence.move(SequenceState.ENDED)
 
-    def admit(self, sequence: Sequence) -> bool:
-        """Let one that waits run, if there is room for it."""
-        if not self._make_room_for(sequence):
+    def admit(self, sequence: Sequence, planned: set[int]) -> bool:
+        """Let one that waits run, if there is room for it.
+
+        If somebody who is `planned` computes its beginning at this moment it waits: so the choices
+        of one prompt, or a burst of questions about one text, compute what they share once.
+        """
+        # Shared first, so that nobody takes the blocks while room is made for the rest.
+        self.tables.begin(sequence)
+        runners = self.batch.prefilling.values()
+        if any(s.id in planned and self.tables.awaits(sequence, s) for s in runners) or (
+            not self._make_room_for(sequence)
+        ):
+            self.tables.vacate(sequence)
             return False
         self.waiting_room.take(sequence)
         sequence.move(SequenceState.PREFILL)
@@ -145,15 +155,11 @@ class Places:
     def _make_room_for(self, sequence: Sequence) -> bool:
         """Whether all its known tokens fit, with a block to grow for each that runs already.
 
-        If so it has those of its blocks that are cached. Paused sequences lose their blocks to one
-        that can run, if that makes the difference.
+        Paused sequences lose their blocks to one that can run, if that makes the difference.
         """
-        # Shared first, so that nobody takes them while room is made for the rest.
-        self.tables.begin(sequence)
         need = self.tables.needed(sequence) + len(self.batch)
         paused = (s.held for s in self._paused.values())
         if need > self.pool.free and need > self.pool.free + self.pool.freed_by(paused):
-            self.tables.vacate(sequence)
             return False
         while need > self.pool.free:
             loser = victim(None, self._paused.values())

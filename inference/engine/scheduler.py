@@ -150,7 +150,7 @@ class Scheduler:
             and len(places.batch) < places.batch.bound(self._limits.batch_max)
             and (sequence := places.waiting_room.next()) is not None
             # Who is next is not overtaken by who is smaller.
-            and places.admit(sequence)
+            and places.admit(sequence, draft.planned)
         ):
             self._chunk(sequence, draft)
 

@@ -67,11 +67,12 @@ def _engine(count: int) -> None:
     tokens = [base64.b64encode(TOKEN_TEXT).decode()]
     content = json.dumps({"tokens_b64": tokens, "dt_ms": 0, "repeat": max(1, count // STREAMS)})
     request = GenerateRequest(messages=(ChatMessage("user", content),))
-    engine = Engine(ScriptRunner(script_info()), EngineLimits(), SystemClock())
+    clock = SystemClock()
+    engine = Engine(ScriptRunner(script_info()), EngineLimits(), clock)
     preparer = ScriptPreparer()
     numbers = counter(1)
     for _ in range(STREAMS):
-        number = next(numbers)
+        number, now = next(numbers), clock.monotonic()
         engine.apply(
             [
                 Open(
@@ -79,7 +80,7 @@ def _engine(count: int) -> None:
                     generation=f"g{number}",
                     request=request,
                     prepared=preparer.prepare(request),
-                    marks=Marks(0.0, 0.0, 0.0),
+                    marks=Marks(now, now, now),
                 )
             ]
         )

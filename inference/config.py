@@ -152,8 +152,6 @@ class InferenceSettings(ServiceSettings):
     def _check_relations(self) -> Self:
         if self.attach_ttl_s > self.transcript_ttl_s:
             raise ValueError("attach_ttl_s must not be above transcript_ttl_s")
-        if self.engine == "script" and self.public_prefix_file is not None:
-            raise ValueError("public_prefix_file needs a model: scripts have no system prompt")
         self.limits()
         return self
 

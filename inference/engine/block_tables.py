@@ -5,7 +5,6 @@ from __future__ import annotations
 from inference.engine.block_pool import BlockPool
 from inference.engine.limits import EngineLimits
 from inference.engine.offload import ColdTier
-from inference.engine.plan import BlockCopy
 from inference.engine.prefix_cache import PrefixCache
 from inference.engine.sequence import Sequence
 
@@ -24,9 +23,9 @@ class BlockTables:
     def __init__(self, pool: BlockPool, limits: EngineLimits, cold_blocks: int = 0) -> None:
         self.pool = pool
         self._step_tokens_max = limits.step_tokens_max
-        self._tier = ColdTier(cold_blocks)
+        self.tier = ColdTier(cold_blocks)
         self._cache = (
-            PrefixCache(pool, self._tier, limits.public_prefix) if limits.prefix_cache else None
+            PrefixCache(pool, self.tier, limits.public_prefix) if limits.prefix_cache else None
         )
 
     def begin(self, sequence: Sequence) -> None:
@@ -87,16 +86,12 @@ class BlockTables:
         sequence.block_table = []  # a new list, as above
         sequence.computed = sequence.dropped = 0
 
-    def take_copies(self) -> list[BlockCopy]:
-        """Blocks on their way to the CPU tier and back, since the last time."""
-        return self._tier.take_copies()
-
     def check(self, sequences: list[Sequence]) -> None:
         """Assert that these and nobody else hold blocks, and that they hold enough."""
         self.pool.check(s.held for s in sequences)
         if self._cache is not None:
             self._cache.check()
-        self._tier.check()
+        self.tier.check()
         for sequence in sequences:
             holds = len(sequence.block_table) * self.pool.block_size
             assert sequence.computed <= holds  # noqa: S101

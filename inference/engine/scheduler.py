@@ -85,7 +85,7 @@ class Scheduler:
         self._shape = (decodes, budget - draft.budget - decodes)
         rows = draft.decodes + draft.chunks
         # Without rows nobody reads or overwrites a block: the copies wait for a plan that has some.
-        return StepPlan(rows, self.places.tables.take_copies() if rows else [])
+        return StepPlan(rows, self.places.tables.tier.take_copies() if rows else [])
 
     def took(self, seconds: float) -> None:
         """The step that was planned last took so long: later chunks are cut by it."""

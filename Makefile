@@ -65,11 +65,13 @@ proto-check: $(STAMP) # the committed stubs are what proto/ says
 bench: $(STAMP) ## Benchmarks of what is on the path of a token: ratios against a baseline in one run
 	$(BIN)/python -m launcher.bench
 
-test-heavy: $(STAMP) ## Minutes of it: equality, 100,000 tokens in any company, random lives, tenants
-	$(BIN)/python -m pytest tests/heavy
+EQUALITY := tests/heavy/test_equality_full.py tests/heavy/test_same_tokens_full.py
 
-test-equality: $(STAMP) ## The part of test-heavy that compares tokens: with transformers, and in any company
-	$(BIN)/python -m pytest tests/heavy/test_equality_full.py tests/heavy/test_same_tokens_full.py
+test-equality: $(STAMP) ## Token by token: 20 prompts against transformers, 100,000 tokens in any company
+	$(BIN)/python -m pytest $(EQUALITY)
+
+test-heavy: $(STAMP) ## The other long runs: random lives of the engine, 1,000 cancellations, a drain, tenants
+	$(BIN)/python -m pytest -s $(addprefix --ignore ,$(EQUALITY)) tests/heavy
 
 test-compose: $(STAMP) ## docker compose up answers (needs a Docker engine)
 	$(BIN)/python -m pytest -m compose tests/e2e

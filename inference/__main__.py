@@ -50,6 +50,7 @@ def load_engine(settings: InferenceSettings) -> tuple[Runner, Preparer]:
             kv_offload_gib=settings.kv_offload_gib,
             dtype=settings.dtype,
             kv_cache_dtype=settings.kv_cache_dtype,
+            quantize=settings.quantize,
             threads=settings.threads,
             cpu_backend=settings.cpu_backend,
             native_library=settings.native_library,

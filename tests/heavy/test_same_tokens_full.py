@@ -9,10 +9,14 @@ import pytest
 from inference.engine.runner import Runner
 from inference.model.load import load_model
 from tests.support.default_model import default_model_path
-from tests.support.native_models import LLAMA_SIZES, native_library
+from tests.support.native_models import LLAMA_SIZES, MISTRAL_SIZES, native_library
 from tests.support.same_tokens import count_equal_tokens
-from tests.support.tiny_models import LLAMA, write_folder
+from tests.support.tiny_models import LLAMA, MISTRAL, write_folder
 
+MODELS = {
+    "llama": LLAMA | LLAMA_SIZES,
+    "mistral": MISTRAL | MISTRAL_SIZES | {"sliding_window": 40},
+}
 REQUESTS, TOKENS = 64, 320
 TOKENS_MIN = 100_000
 
@@ -32,10 +36,11 @@ def _load(path: Path, backend: str) -> Runner:
 
 
 @pytest.mark.timeout(1800)
+@pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("backend", ["torch", "native"])
-def test_no_token_differs_with_a_tiny_model(backend: str, tmp_path: Path) -> None:
+def test_no_token_differs_with_a_tiny_model(backend: str, model: str, tmp_path: Path) -> None:
     """Alone, in a batch of 64, chunked, cached, preempted and restored; greedy and seeded."""
-    runner = _load(write_folder(tmp_path, LLAMA | LLAMA_SIZES), backend)
+    runner = _load(write_folder(tmp_path, MODELS[model]), backend)
     assert count_equal_tokens(runner, REQUESTS, TOKENS) >= TOKENS_MIN
 
 

@@ -127,9 +127,14 @@ def cached(runner: Runner, prompts: list[list[int]], tokens: int) -> list[list[i
     return answers
 
 
+def _too_few(info: ModelInfo, prompts: list[list[int]], tokens: int) -> int:
+    """Blocks for a few of the longest sequences."""
+    return 3 * -(-(max(map(len, prompts)) + tokens) // info.block_size)
+
+
 def preempted(runner: Runner, prompts: list[list[int]], tokens: int) -> list[list[int]]:
     """In memory for a few of them: blocks are lost, and computed anew."""
-    blocks = 3 * -(-(max(map(len, prompts)) + tokens) // runner.info.block_size)
+    blocks = _too_few(runner.info, prompts, tokens)
     limits = EngineLimits(batch_max=BATCH, prefix_cache=False)
     driver = EngineDriver(NarrowRunner(runner, blocks=blocks), limits)
     answers = ask_all(driver, prompts, tokens)
@@ -139,7 +144,7 @@ def preempted(runner: Runner, prompts: list[list[int]], tokens: int) -> list[lis
 
 def restored(runner: Runner, prompts: list[list[int]], tokens: int) -> list[list[int]]:
     """As before, but what is lost lies in the CPU tier, and comes back from there."""
-    blocks = 3 * -(-(max(map(len, prompts)) + tokens) // runner.info.block_size)
+    blocks = _too_few(runner.info, prompts, tokens)
     narrow = NarrowRunner(runner, blocks=blocks, cold_blocks=runner.info.cold_blocks)
     answers = ask_all(EngineDriver(narrow, EngineLimits(batch_max=BATCH)), prompts, tokens)
     assert narrow.loaded > 0

@@ -11,7 +11,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 PROTOS := $(wildcard proto/seedance/v2/*.proto)
 PORT ?= 8080
 
-.PHONY: help install up test lint types fmt proto proto-check bench clean test-compose test-equality test-heavy
+.PHONY: help install up test lint types fmt proto proto-check bench bench-engine clean test-compose test-equality test-heavy
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -64,6 +64,9 @@ proto-check: $(STAMP) # the committed stubs are what proto/ says
 
 bench: $(STAMP) ## Benchmarks of what is on the path of a token: ratios against a baseline in one run
 	$(BIN)/python -m launcher.bench
+
+bench-engine: $(STAMP) ## Our mesh beside llama-cpp-python and transformers (ARGS: see docs/benchmarks.md)
+	$(BIN)/python -m launcher.bench.peers $(ARGS)
 
 EQUALITY := tests/heavy/test_equality_full.py tests/heavy/test_same_tokens_full.py
 

@@ -13,13 +13,13 @@ from seedance.protocol.request import ChatMessage, GenerateRequest
 __all__ = ["public_prefix"]
 
 
-def public_prefix(file: Path | None, preparer: Preparer) -> tuple[int, ...]:
+def public_prefix(file: Path | None, preparer: Preparer | None) -> tuple[int, ...]:
     """The ids that every chat begins with whose system prompt is the file's text.
 
     The line end after the text is no part of it. No file: no ids. Ends the process when the file
     cannot be read, or the model knows no system prompts.
     """
-    if file is None:
+    if file is None or preparer is None:
         return ()
     try:
         system = ChatMessage("system", file.read_text(encoding="utf-8").removesuffix("\n"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from itertools import chain
 
 from inference.engine.batch import Batch
@@ -98,7 +99,7 @@ class Places:
         self.tables.vacate(sequence)
         sequence.move(SequenceState.ENDED)
 
-    def admit(self, sequence: Sequence, planned: set[int]) -> bool:
+    def admit(self, sequence: Sequence, planned: Collection[int] = ()) -> bool:
         """Let one that waits run, if there is room for it.
 
         If somebody who is `planned` computes its beginning at this moment it waits: so the choices

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from inference.config import InferenceSettings
 from inference.model.load import load_model
 from inference.public_prefix import public_prefix
 from inference.script import ScriptPreparer
@@ -51,8 +52,7 @@ def test_a_file_that_cannot_be_read_ends_the_start(
     assert "--public-prefix-file" in capsys.readouterr().err
 
 
-def test_scripts_have_no_public_prefix(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_engines_have_no_public_prefix(tmp_path: Path) -> None:
     """The setting is refused where it would mean nothing."""
-    with pytest.raises(SystemExit):
-        public_prefix(_file(tmp_path, "You play scripts."), ScriptPreparer())
-    assert "--public-prefix-file" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="needs --engine native"):
+        InferenceSettings(engine="script", public_prefix_file=_file(tmp_path, "x"))

@@ -1,0 +1,111 @@
+"""The judgement at the end of a run: texts, bills, and that nothing is left of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+from seedance.protocol.errors import ErrorCode
+from tests.simulation.checkers import Watch
+from tests.simulation.loop import HostState
+from tests.simulation.services import RESUME_TTL_S
+from tests.simulation.store import StoreServer
+
+if TYPE_CHECKING:
+    from tests.simulation.workload import Answer, User
+    from tests.simulation.world import World
+
+__all__ = ["Ledger", "judge"]
+
+READ_EVERY_S = 0.25
+
+
+class Ledger:
+    """Metering: takes each event once, by its id."""
+
+    def __init__(self, store: StoreServer, watch: Watch) -> None:
+        self.bills: dict[str, dict[str, Any]] = {}
+        self._store = store
+        self._watch = watch
+
+    async def run(self) -> None:
+        """Read for ever."""
+        while True:
+            await asyncio.sleep(READ_EVERY_S)
+            if self._store.host.state is HostState.RUNNING:
+                self.read()
+
+    def read(self) -> None:
+        """Take what is there."""
+        for event in self._store.memory.usage:
+            if event.id not in self.bills:
+                bill = json.loads(event.payload)
+                self.bills[event.id] = bill
+                self._watch.tell(f"billed {event.id}: {bill['completion_tokens']}")
+
+
+def judge(world: World) -> None:
+    """Everybody has what was asked, paid for it once, and nobody holds anything."""
+    world.ledger.read()
+    for user in world.users:
+        for answer in user.answers:
+            _judge_answer(world, user, answer)
+    for name, instance in world.instances.items():
+        pool = instance.engine.scheduler.places.pool
+        if pool.free != pool.total:
+            world.watch.breach(f"{name} holds {pool.total - pool.free} blocks")
+    for name, gateway in world.gateways.items():
+        registry = gateway.registry
+        if len(registry) or registry.checkpointer.owners or registry._resuming:
+            world.watch.breach(f"{name} still owns {[o.identity.session for o in registry.owners]}")
+    left = [name for name, stored in world.store.memory._sessions.items() if not stored.gone]
+    if left:
+        world.watch.breach(f"the store still has {left}")
+
+
+def _judge_answer(world: World, user: User, answer: Answer) -> None:
+    who = f"{user.name}/{answer.id}"
+    oracle = answer.oracle
+    if answer.error is not None:
+        if not _honest(world, user, answer):
+            world.watch.breach(f"{who} ends with {answer.error.code}: {answer.error.message}")
+    elif answer.reason == "cancelled":
+        if not answer.may_be_cut:
+            world.watch.breach(f"{who} was cancelled by nobody")
+    else:
+        heard = (answer.text, answer.reason, answer.tokens)
+        if heard != (oracle.text, oracle.reason, oracle.tokens):
+            world.watch.breach(f"{who} heard {heard} instead of {oracle}")
+    _judge_bill(world, who, answer)
+
+
+def _judge_bill(world: World, who: str, answer: Answer) -> None:
+    bill = world.ledger.bills.get(f"{answer.session}/{answer.id}/stream_finished")
+    counted = None if bill is None else bill["completion_tokens"]
+    if answer.billed is None:
+        return
+    if answer.billed != answer.tokens:
+        world.watch.breach(f"{who} was told {answer.billed} tokens and heard {answer.tokens}")
+    if counted == answer.billed:
+        return
+    # Who dies right after `done` takes its last tokens' bill along, if nobody comes back (§4.9).
+    swept = answer.session in world.watch.swept
+    if counted is None:
+        excused = world.faults.store_lost_data or answer.billed == 0
+    else:
+        excused = swept and counted < answer.billed
+    if not excused:
+        world.watch.breach(f"{who} is billed {counted} for {answer.billed}")
+
+
+def _honest(world: World, user: User, answer: Answer) -> bool:
+    """Whether the faults of this run explain the error (§4.8)."""
+    assert answer.error is not None
+    faults = world.faults
+    match answer.error.code:
+        case ErrorCode.SESSION_EXPIRED:
+            lost = faults.store_lost_at > 0 and faults.gateway_lost_at > 0
+            return user.offline_s > RESUME_TTL_S or (not faults.gentle and lost)
+        case _:
+            return False

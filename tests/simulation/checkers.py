@@ -8,7 +8,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 from gateway.store.base import SessionWrite, StoredSession
-from seedance.protocol.frames import Accepted, Ack, Done, ErrorFrame, Flush, Resume, Token
+from seedance.protocol.frames import Accepted, Ack, Done, ErrorFrame, Flush, Resume, Resumed, Token
 
 __all__ = ["ConnectionWatch", "Watch", "WatchedLogs"]
 
@@ -72,7 +72,7 @@ class ConnectionWatch:
     def __init__(self, watch: Watch, name: str) -> None:
         self._watch = watch
         self._name = name
-        self._acked = 1
+        self._acked = self._resumes_at = 1
         self._last = 0
         # Frames in flight that count in the window.
         self._in_flight: set[int] = set()
@@ -83,11 +83,16 @@ class ConnectionWatch:
             case Ack(seq):
                 self._acked = max(self._acked, min(seq, self._last + 1))
             case Resume(last_seq=last_seq):
-                self._acked, self._last = last_seq + 1, last_seq
+                self._resumes_at = last_seq + 1
         self._in_flight = {seq for seq in self._in_flight if seq >= self._acked}
 
     def sent(self, frame: object, seq: int | None, window: int) -> None:
         """A frame is handed to the transport while the window has this size."""
+        if isinstance(frame, Resumed):
+            # What was sent before was the provisional session's.
+            self._acked, self._last = self._resumes_at, self._resumes_at - 1
+            if frame.from_seq != self._resumes_at:
+                self._watch.breach(f"{self._name}: resumed at {frame.from_seq}")
         if seq is None:
             return
         if seq < self._acked:

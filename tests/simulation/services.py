@@ -9,6 +9,7 @@ from typing import Any
 
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
+from gateway.__main__ import INSTANCES_POLL_S, INSTANCES_WAIT_S
 from gateway.connections import Connections
 from gateway.deps import GatewayDeps
 from gateway.session.registry import SessionRegistry
@@ -44,7 +45,7 @@ from tests.support.gateway_under_test import make_deps
 __all__ = ["RESUME_TTL_S", "GatewayProcess", "InstanceProcess", "RouterProcess"]
 
 ROUTER = "router:7070"
-RESUME_TTL_S = 30.0
+RESUME_TTL_S = 10.0
 SECRET = "simulated"  # noqa: S105 - nobody else can dial in
 # What a step of the engine takes.
 STEP_S = 0.001
@@ -114,7 +115,16 @@ class GatewayProcess:
         self.connections = Connections(1000)
         self.tasks = [self.host.spawn(self._guard(self.pool.run()))]
         self.tasks.append(self.host.spawn(self._guard(self.registry.run())))
+        self._ready = asyncio.Event()
+        self.host.spawn(self._instances_known())
         network.listen(self._address, self.host, self._on_connect)
+
+    async def _instances_known(self) -> None:
+        for _ in range(round(INSTANCES_WAIT_S / INSTANCES_POLL_S)):
+            if self.pool.ready():
+                break
+            await asyncio.sleep(INSTANCES_POLL_S)
+        self._ready.set()
 
     async def _guard(self, work: Any) -> None:
         try:
@@ -127,6 +137,8 @@ class GatewayProcess:
 
     async def _serve(self, end: End) -> None:
         socket = ServerSocket(end, self.clock)
+        # Who comes while it starts waits in the socket's backlog.
+        await self._ready.wait()
         if not await socket.greeting():
             return
         if not self.connections.admits:
@@ -186,10 +198,13 @@ class _VirtualEngine(EngineLoop):
             self._engine.apply(answered + commands)
             output = self._engine.step()
             answered = [] if output is None else self._deliver(output)
-            if self._engine.wait_s > 0 and not answered:
+            if self._engine.wait_s == 0 or answered:
+                await asyncio.sleep(STEP_S)
+            elif len(self._engine.desk.directory):
                 await _within(self._news, self._engine.wait_s)
             else:
-                await asyncio.sleep(STEP_S)
+                # Nothing to look after: a real one would look around all the same.
+                await self._news.wait()
 
 
 async def _within(event: asyncio.Event, seconds: float) -> None:
@@ -266,9 +281,10 @@ class InstanceProcess:
 class RouterProcess:
     """The router."""
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: Network, lease_ms: int) -> None:
         self.host = Host("router")
-        service = RouterService(RouterSettings(), HostClock(), _tracing())
+        settings = RouterSettings(lease_ms=lease_ms)
+        service = RouterService(settings, HostClock(), _tracing())
         server = Server(network, self.host, ROUTER)
         router_pb2_grpc.add_RouterServicer_to_server(service, server)
         self.host.spawn(service.run())

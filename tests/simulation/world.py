@@ -52,9 +52,10 @@ class World:
         self.watch = watch
         self.network = network
         self.store = StoreServer(self.network, watch, RESUME_TTL_S)
-        self.router = RouterProcess(self.network)
+        self._lease_ms = dice.choice((3_000, 30_000, 30_000))
+        self.router = RouterProcess(network, self._lease_ms)
         self.gateway_names = [f"g{n}" for n in range(dice.randint(1, 3))]
-        self.instance_names = [f"i{n}" for n in range(dice.randint(1, 3))]
+        self.instance_names = [f"i{n}" for n in range(dice.randint(2, 3))]
         self._urls = ",".join(f"ws://{name}:80" for name in self.gateway_names)
         self._blocks = dice.choice((60, 200, 2000))
         self._starts = 0
@@ -104,7 +105,7 @@ class World:
 
     def start_router(self) -> None:
         """Start it again."""
-        self.router = RouterProcess(self.network)
+        self.router = RouterProcess(self.network, self._lease_ms)
 
     def kill_gateway(self, name: str, *, silent: bool = False) -> bool:
         """Kill one; whether it lived."""

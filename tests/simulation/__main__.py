@@ -14,4 +14,4 @@ if __name__ == "__main__":
         began = time.perf_counter()
         verdict = simulate(number, traced="--trace" in sys.argv)
         print("\n".join(verdict.trace))
-        print(number, verdict.breaches, f"{time.perf_counter() - began:.3f}s")
+        print(number, verdict.breaches, f"{time.perf_counter() - began:.3f}s", flush=True)

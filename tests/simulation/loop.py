@@ -1,8 +1,8 @@
 """An event loop on virtual time, and the processes that share it.
 
 Nothing waits: when nothing can run, the clock jumps to the next timer. Every callback belongs to the
-process (`Host`) in whose context it was scheduled, so that a process can be killed, which drops its
-callbacks, or frozen, which keeps them until it goes on.
+process (`Host`) in whose context it was scheduled, so that a process can be frozen or killed: then
+they are kept aside, until it goes on or the run is over.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class HostState(Enum):
 
 
 class Host:
-    """One process: its state, and the callbacks that wait while it is frozen."""
+    """One process: its state, and the callbacks that wait while it does not run."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -72,7 +72,6 @@ class Host:
     def kill(self) -> None:
         """It does nothing any more."""
         self.state = HostState.DEAD
-        self._parked.clear()
 
     def freeze(self) -> None:
         """It stands still; time goes on."""
@@ -82,12 +81,16 @@ class Host:
     def thaw(self) -> None:
         """It goes on: all that waited happens, in order."""
         if self.state is HostState.FROZEN:
-            self.state = HostState.RUNNING
-            parked, self._parked = self._parked, []
-            self._loop._ready.extend(parked)
+            self.release()
+
+    def release(self) -> None:
+        """Let all that waited happen, whatever it was."""
+        self.state = HostState.RUNNING
+        parked, self._parked = self._parked, []
+        self._loop._ready.extend(parked)
 
     def park(self, handle: asyncio.Handle) -> None:
-        """Keep a callback until it goes on."""
+        """Keep a callback until it goes on, or until the run is over."""
         self._parked.append(handle)
 
 
@@ -142,7 +145,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     async def unwind(self) -> None:
         """End all tasks, those of killed processes too: nobody hears what they do now."""
         for host in self.hosts:
-            host.state = HostState.RUNNING
+            host.release()
         tasks = [task for task in self.tasks if task is not asyncio.current_task()]
         for task in tasks:
             task.cancel()
@@ -180,5 +183,5 @@ class VirtualLoop(asyncio.BaseEventLoop):
         host = handle._context.get(_HOST)
         if host is None or host.state is HostState.RUNNING:
             handle._run()
-        elif host.state is HostState.FROZEN:
+        else:
             host.park(handle)

@@ -81,22 +81,21 @@ def _judge_answer(world: World, user: User, answer: Answer) -> None:
 
 
 def _judge_bill(world: World, who: str, answer: Answer) -> None:
-    bill = world.ledger.bills.get(f"{answer.session}/{answer.id}/stream_finished")
-    counted = None if bill is None else bill["completion_tokens"]
     if answer.billed is None:
         return
     if answer.billed != answer.tokens:
         world.watch.breach(f"{who} was told {answer.billed} tokens and heard {answer.tokens}")
-    if counted == answer.billed:
+    bills = [bill for bill in world.ledger.bills.values() if bill["stream"] == answer.id]
+    counts = [bill["completion_tokens"] for bill in bills]
+    if counts == [answer.billed]:
         return
     # Who dies right after `done` takes its last tokens' bill along, if nobody comes back (§4.9).
-    swept = answer.session in world.watch.swept
-    if counted is None:
-        excused = world.faults.store_lost_data or answer.billed == 0
+    if len(bills) == 1 and bills[0]["session"] in world.watch.swept:
+        excused = counts[0] < answer.billed
     else:
-        excused = swept and counted < answer.billed
+        excused = not bills and (world.faults.store_lost_data or answer.billed == 0)
     if not excused:
-        world.watch.breach(f"{who} is billed {counted} for {answer.billed}")
+        world.watch.breach(f"{who} is billed {counts} for {answer.billed}")
 
 
 def _honest(world: World, user: User, answer: Answer) -> bool:

@@ -95,7 +95,6 @@ class Answer:
     asked: Asked
     oracle: Oracle
     id: str = ""
-    session: str = ""
     text: str = ""
     tokens: int = 0
     reason: str = ""
@@ -171,8 +170,6 @@ class User:
         except SeedanceError as error:
             answer.error = error
             answer.id = error.stream_id or answer.id
-        if client._machine.session is not None:
-            answer.session = client._machine.session.session
         self.watch.tell(
             f"{self.name}: {answer.id} ended {answer.reason or answer.error!r} "
             f"{len(answer.text)}/{len(answer.oracle.text)}"

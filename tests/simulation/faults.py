@@ -4,100 +4,110 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from enum import Enum
 from typing import TYPE_CHECKING
 
+from tests.simulation.network import End
 from tests.simulation.store import Data
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-__all__ = ["Faults"]
+__all__ = ["Faults", "Part"]
 
-SETTLE_S = 7.0
+
+class Part(Enum):
+    """What is not there, or not reached."""
+
+    STORE = "store"
+    GATEWAY = "gateway"
+    INSTANCE = "instance"
+    ROUTER = "router"
+
+
+# What is kept apart in a gentle run, since the one is what makes up for the other (the design, §3): a
+# session lives on in its gateway or in the store, a stream on an instance or the next one, and a
+# gateway that has just started knows only what a router tells it.
+_RELIES_ON = {
+    Part.STORE: {Part.GATEWAY},
+    Part.GATEWAY: {Part.STORE, Part.ROUTER},
+    Part.INSTANCE: {Part.INSTANCE},
+    Part.ROUTER: {Part.GATEWAY},
+}
+# How long after its return a part is not relied on: owners write anew and are believed again;
+# clients have come back; calls stand and are known to be broken; instances have registered.
+_SETTLE_S = {Part.STORE: 7.0, Part.GATEWAY: 7.0, Part.INSTANCE: 4.0, Part.ROUTER: 12.0}
 
 
 class Faults:
     """Draws faults for a world.
 
-    Each run enables some kinds only (a swarm: rare pairs get runs of their own). A gentle run keeps
-    the loss of a gateway apart from the store's absence, which together may lose a session (the
-    design, §3): in it no error at all is allowed.
+    Each run enables some kinds only (a swarm: rare pairs get runs of their own). `gentle`: what
+    makes up for each other does not fail together, and no error at all is allowed.
     """
 
     def __init__(self, world: World, dice: random.Random) -> None:
         self.world = world
         self.dice = dice
         self.gentle = dice.random() < 0.7
-        # When the store was last away, and when a gateway was last lost.
-        self.store_lost_at = self.gateway_lost_at = float("-inf")
+        self.happened: set[Part] = set()
         self.store_lost_data = False
+        self._now_broken: Counter[Part] = Counter()
+        self._settled_at: dict[Part, float] = defaultdict(float)
         kinds: list[Callable[[], Awaitable[None]]] = [
-            self.cut_client,
-            self.cut_call,
-            self.kill_gateway,
-            self.kill_instance,
-            self.kill_router,
-            self.store_away,
-            self.store_answer_lost,
-            self.part,
-            self.freeze,
-            self.slow_reader,
-            self.step_clock,
-            self.drain_gateway,
-            self.drain_instance,
+            *(self.cut_client, self.cut_call, self.part, self.slow_reader, self.freeze),
+            *(self.kill_gateway, self.kill_instance, self.kill_router, self.step_clock),
+            *(self.drain_gateway, self.drain_instance, self.store_away, self.lose_answer),
         ]
-        self.kinds = [kind for kind in kinds if dice.random() < 0.4] or [self.cut_client]
-        self.count = dice.choice((0, 1, 2, 4, 8))
-        self.gap_s = dice.choice((0.02, 0.1, 0.5, 2.0))
+        self._kinds = [kind for kind in kinds if dice.random() < 0.4] or [self.cut_client]
+        self._count = dice.choice((0, 1, 2, 4, 8))
+        self._gap_s = dice.choice((0.02, 0.1, 0.5, 2.0))
 
     async def run(self) -> None:
         """Break things, one after another or on top of each other."""
         async with asyncio.TaskGroup() as tasks:
-            for _ in range(self.count):
-                await asyncio.sleep(self.dice.expovariate(1 / self.gap_s))
-                kind = self.dice.choice(self.kinds)
-                tasks.create_task(kind())
+            for _ in range(self._count):
+                await asyncio.sleep(self.dice.expovariate(1 / self._gap_s))
+                tasks.create_task(self.dice.choice(self._kinds)())
 
     # ------------------------------------------------------------ connections
 
     async def cut_client(self) -> None:
         """A client's connection breaks at some byte."""
-        ends = self.world.client_ends()
-        if ends:
-            end = self.dice.choice(ends)
-            end = self.dice.choice((end, end.peer))
-            self.tell(f"cut {end.host.name} to {end.peer.host.name}")
-            end.doom(self.dice.choice((0, 1, self.dice.randint(2, 300), 2000)))
+        self._doom(self.world.client_ends())
 
     async def cut_call(self) -> None:
         """A connection between services breaks at some byte."""
-        ends = self.world.service_ends()
+        self._doom(self.world.service_ends())
+
+    def _doom(self, ends: list[End]) -> None:
         if ends:
             end = self.dice.choice(ends)
-            self.tell(f"cut {end.host.name} to {end.peer.host.name}")
+            end = self.dice.choice((end, end.peer))
+            self._tell(f"cut {end.host.name} to {end.peer.host.name}")
             end.doom(self.dice.choice((0, 1, self.dice.randint(2, 300), 2000)))
 
     async def part(self) -> None:
         """Two processes do not reach each other for a while."""
         one, other = self.dice.sample(self.world.names, 2)
-        seconds = self._duration()
-        if "store" in (one, other) and not self._store_may_go():
-            return
-        self.tell(f"part {one} and {other} for {seconds:.2f}")
-        self.world.network.part(one, other)
-        await asyncio.sleep(seconds)
-        self.world.network.join(one, other)
-        self.tell(f"join {one} and {other}")
-        if "store" in (one, other):
-            self.store_lost_at = self.now
+        with self._broken(*{self._part_of(one), self._part_of(other)}) as may:
+            if may:
+                seconds = self._duration()
+                self._tell(f"part {one} and {other} for {seconds:.2f}")
+                self.world.network.part(one, other)
+                await asyncio.sleep(seconds)
+                self.world.network.join(one, other)
+                self._tell(f"join {one} and {other}")
 
     async def slow_reader(self) -> None:
         """A client's machine stops reading for a while."""
         ends = self.world.client_ends()
         if ends:
             end = self.dice.choice(ends)
-            self.tell(f"slow {end.host.name}")
+            self._tell(f"slow {end.host.name}")
             end.reading(False)
             await asyncio.sleep(self._duration())
             end.reading(True)
@@ -107,63 +117,58 @@ class Faults:
     async def kill_gateway(self) -> None:
         """Kill -9, and a new one at the same address after a while."""
         name = self.dice.choice(self.world.gateway_names)
-        if not self._gateway_may_go():
-            return
-        self.tell(f"kill {name}")
-        if self.world.kill_gateway(name, silent=self.dice.random() < 0.3):
-            await asyncio.sleep(self.dice.random() * 2)
-            self.world.start_gateway(name)
+        with self._broken(Part.GATEWAY) as may:
+            if may and self.world.kill_gateway(name, silent=self._silent(f"kill {name}")):
+                await asyncio.sleep(self.dice.random() * 2)
+                self.world.start_gateway(name)
 
     async def drain_gateway(self) -> None:
         """SIGTERM, then a new one."""
         name = self.dice.choice(self.world.gateway_names)
-        if not self._gateway_may_go():
-            return
-        self.tell(f"drain {name}")
-        if await self.world.drain_gateway(name):
-            self.gateway_lost_at = self.now
-            await asyncio.sleep(self.dice.random())
-            self.world.start_gateway(name)
+        with self._broken(Part.GATEWAY) as may:
+            if may:
+                self._tell(f"drain {name}")
+                if await self.world.drain_gateway(name):
+                    await asyncio.sleep(self.dice.random())
+                    self.world.start_gateway(name)
 
     async def kill_instance(self) -> None:
         """Kill -9, and a new one after a while."""
         name = self.dice.choice(self.world.instance_names)
-        self.tell(f"kill {name}")
-        if self.world.kill_instance(name, silent=self.dice.random() < 0.3):
-            await asyncio.sleep(self.dice.random() * 2)
-            self.world.start_instance(name)
+        with self._broken(Part.INSTANCE) as may:
+            if may and self.world.kill_instance(name, silent=self._silent(f"kill {name}")):
+                await asyncio.sleep(self.dice.random() * 2)
+                self.world.start_instance(name)
 
     async def drain_instance(self) -> None:
         """SIGTERM, then a new one."""
         name = self.dice.choice(self.world.instance_names)
-        self.tell(f"drain {name}")
-        if await self.world.drain_instance(name):
-            await asyncio.sleep(self.dice.random())
-            self.world.start_instance(name)
+        with self._broken(Part.INSTANCE) as may:
+            if may:
+                self._tell(f"drain {name}")
+                if await self.world.drain_instance(name):
+                    await asyncio.sleep(self.dice.random())
+                    self.world.start_instance(name)
 
     async def kill_router(self) -> None:
         """Kill -9, and a new one after a while."""
-        self.tell("kill router")
-        if self.world.kill_router():
-            await asyncio.sleep(self.dice.random() * 3)
-            self.world.start_router()
+        with self._broken(Part.ROUTER) as may:
+            if may and self.world.kill_router(silent=self._silent("kill router")):
+                await asyncio.sleep(self.dice.random() * 3)
+                self.world.start_router()
 
     async def freeze(self) -> None:
         """SIGSTOP, and SIGCONT after a while: whoever took its work over is not disturbed."""
         name = self.dice.choice(self.world.names)
-        seconds = self._duration()
-        if name == "store" and not self._store_may_go():
-            return
-        if name in self.world.gateway_names and not self._gateway_may_go():
-            return
-        self.tell(f"freeze {name} for {seconds:.2f}")
-        host = self.world.host(name)
-        host.freeze()
-        await asyncio.sleep(seconds)
-        host.thaw()
-        self.tell(f"thaw {name}")
-        if name == "store":
-            self.store_lost_at = self.now
+        with self._broken(self._part_of(name)) as may:
+            if may:
+                seconds = self._duration()
+                self._tell(f"freeze {name} for {seconds:.2f}")
+                host = self.world.host(name)
+                host.freeze()
+                await asyncio.sleep(seconds)
+                host.thaw()
+                self._tell(f"thaw {name}")
 
     async def step_clock(self) -> None:
         """A wall clock is set."""
@@ -174,52 +179,68 @@ class Faults:
 
     async def store_away(self) -> None:
         """It is killed and comes back, with what it had, less, or nothing."""
-        if not self._store_may_go() or not self.world.store.host.alive:
-            return
         store = self.world.store
-        data = self.dice.choice(list(Data))
-        store.remember()
-        await asyncio.sleep(self.dice.random())
-        if not store.host.alive:
-            return
-        self.tell(f"store away, back with {data.value}")
-        store.stop()
-        self.store_lost_at = self.now
-        await asyncio.sleep(self.dice.random() * 3)
-        if data is not Data.SAME:
-            self.store_lost_data = True
-            self.world.watch.store_lost_data()
-        store.start(data)
-        self.store_lost_at = self.now
-        self.tell("store back")
+        with self._broken(Part.STORE) as may:
+            if not may:
+                return
+            store.remember()
+            await asyncio.sleep(self.dice.random())
+            if not store.host.alive:
+                return
+            data = self.dice.choice(list(Data))
+            self._tell(f"store away, back with {data.value}")
+            store.stop()
+            await asyncio.sleep(self.dice.random() * 3)
+            if data is not Data.SAME:
+                self.store_lost_data = True
+                self.world.watch.store_lost_data()
+            store.start(data)
+            self._tell("store back")
 
-    async def store_answer_lost(self) -> None:
+    async def lose_answer(self) -> None:
         """A command is carried out and its answer is lost."""
-        if self._store_may_go():
-            self.tell("a store's answer is lost")
-            self.world.store.answers_to_lose += 1
-            self.store_lost_at = self.now
+        with self._broken(Part.STORE) as may:
+            if may:
+                self._tell("a store's answer is lost")
+                self.world.store.answers_to_lose += 1
 
     # ------------------------------------------------------------ rules
 
-    @property
-    def now(self) -> float:
-        return asyncio.get_running_loop().time()
+    @contextmanager
+    def _broken(self, *parts: Part | None) -> Iterator[bool]:
+        """While these are; False: in a gentle run they had better not, now."""
+        broken = {part for part in parts if part is not None}
+        may = not self.gentle or all(map(self._spare, broken))
+        if may:
+            self.happened |= broken
+            self._now_broken.update(broken)
+        yield may
+        if may:
+            self._now_broken.subtract(broken)
+            now = asyncio.get_running_loop().time()
+            self._settled_at |= {part: now + _SETTLE_S[part] for part in broken}
 
-    def tell(self, what: str) -> None:
+    def _spare(self, part: Part) -> bool:
+        now = asyncio.get_running_loop().time()
+        return not any(
+            self._now_broken[other] or now < self._settled_at[other] for other in _RELIES_ON[part]
+        )
+
+    def _part_of(self, name: str) -> Part | None:
+        if name in self.world.gateway_names:
+            return Part.GATEWAY
+        if name in self.world.instance_names:
+            return Part.INSTANCE
+        return {"store": Part.STORE, "router": Part.ROUTER}.get(name)
+
+    def _silent(self, what: str) -> bool:
+        """Whether the whole machine goes, so that nobody hears of it."""
+        silent = self.dice.random() < 0.3
+        self._tell(f"{what}{' silently' if silent else ''}")
+        return silent
+
+    def _tell(self, what: str) -> None:
         self.world.watch.tell(f"** {what}")
 
     def _duration(self) -> float:
         return self.dice.choice((0.05, 0.3, 1.0, 3.0)) if self.dice.random() < 0.9 else 20.0
-
-    def _store_may_go(self) -> bool:
-        if self.gentle and self.now < self.gateway_lost_at + SETTLE_S:
-            return False
-        self.store_lost_at = float("inf") if self.gentle else self.now
-        return True
-
-    def _gateway_may_go(self) -> bool:
-        if self.gentle and self.now < self.store_lost_at + SETTLE_S:
-            return False
-        self.gateway_lost_at = self.now
-        return True

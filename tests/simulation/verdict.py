@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from seedance.protocol.errors import ErrorCode
 from tests.simulation.checkers import Watch
+from tests.simulation.faults import Part
 from tests.simulation.loop import HostState
 from tests.simulation.services import RESUME_TTL_S
 from tests.simulation.store import StoreServer
@@ -77,10 +78,11 @@ def _judge_answer(world: World, user: User, answer: Answer) -> None:
         heard = (answer.text, answer.reason, answer.tokens)
         if heard != (oracle.text, oracle.reason, oracle.tokens):
             world.watch.breach(f"{who} heard {heard} instead of {oracle}")
-    _judge_bill(world, who, answer)
+    _judge_bill(world, user, answer)
 
 
-def _judge_bill(world: World, who: str, answer: Answer) -> None:
+def _judge_bill(world: World, user: User, answer: Answer) -> None:
+    who = f"{user.name}/{answer.id}"
     if answer.billed is None:
         return
     if answer.billed != answer.tokens:
@@ -89,6 +91,8 @@ def _judge_bill(world: World, who: str, answer: Answer) -> None:
     counts = [bill["completion_tokens"] for bill in bills]
     if counts == [answer.billed]:
         return
+    if counts and counts[-1] == answer.billed and user.offline_s > RESUME_TTL_S:
+        return  # what an expired session had of it was framed, too
     # Who dies right after `done` takes its last tokens' bill along, if nobody comes back (§4.9).
     if len(bills) == 1 and bills[0]["session"] in world.watch.swept:
         excused = counts[0] < answer.billed
@@ -101,10 +105,15 @@ def _judge_bill(world: World, who: str, answer: Answer) -> None:
 def _honest(world: World, user: User, answer: Answer) -> bool:
     """Whether the faults of this run explain the error (§4.8)."""
     assert answer.error is not None
-    faults = world.faults
+    faults, happened = world.faults, world.faults.happened
     match answer.error.code:
         case ErrorCode.SESSION_EXPIRED:
-            lost = faults.store_lost_at > 0 and faults.gateway_lost_at > 0
+            lost = {Part.STORE, Part.GATEWAY} <= happened
             return user.offline_s > RESUME_TTL_S or (not faults.gentle and lost)
+        case ErrorCode.UNAVAILABLE if not user.stood:
+            # A client whose first gateway never answered takes its address for a wrong one.
+            return Part.GATEWAY in happened
+        case ErrorCode.UNAVAILABLE if not faults.gentle and not answer.text:
+            return Part.INSTANCE in happened or {Part.ROUTER, Part.GATEWAY} <= happened
         case _:
             return False

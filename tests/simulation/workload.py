@@ -25,7 +25,7 @@ TOKENS = (
     *(b"S", b"TO", b"P", b" \xe4\xbd\xa0\xe5\xa5\xbd", b"\xff", b'"\\\x01', b" and so on"),
 )
 STOPS: tuple[tuple[str, ...], ...] = ((), (), (), ("STOP",), ("two and", "STOPS"), ("\U0001f600",))
-QUICK = Backoff(base_s=0.1, max_s=3.0)
+QUICK = Backoff(base_s=0.1, max_s=1.0, tries_max=60)
 
 
 @dataclass(frozen=True)
@@ -118,12 +118,13 @@ class User:
     watch: Watch
     dice: random.Random
     answers: list[Answer] = field(default_factory=list)
+    stood: bool = False
     offline_since: float | None = None
     offline_s: float = 0.0
 
     def __post_init__(self) -> None:
         self.host = Host(self.name)
-        self.backoff = self.dice.choice((None, QUICK))
+        self.backoff = self.dice.choice((None, QUICK, QUICK))
         requests = [draw_asked(self.dice) for _ in range(self.dice.randint(1, 3))]
         self.answers = [Answer(asked, Oracle.of(asked)) for asked in requests]
         self._client: AsyncSeedanceClient | None = None
@@ -146,6 +147,7 @@ class User:
         self.watch.tell(f"{self.name}: {state}")
         session = self._client._machine.session
         if state == "open" and session is not None:
+            self.stood = True
             self.watch.epoch_seen(session.session, session.epoch)
             if self.offline_since is not None:
                 self.offline_s = max(self.offline_s, self._loop.time() - self.offline_since)

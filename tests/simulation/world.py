@@ -115,9 +115,9 @@ class World:
         """Kill one; whether it lived."""
         return self._kill(self.instances[name].host, silent=silent)
 
-    def kill_router(self) -> bool:
+    def kill_router(self, *, silent: bool = False) -> bool:
         """Kill it; whether it lived."""
-        return self._kill(self.router.host, silent=False)
+        return self._kill(self.router.host, silent=silent)
 
     async def drain_gateway(self, name: str) -> bool:
         """End one in order; whether this call did it."""

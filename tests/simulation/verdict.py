@@ -110,7 +110,7 @@ def _honest(world: World, user: User, answer: Answer) -> bool:
         case ErrorCode.SESSION_EXPIRED:
             lost = {Part.STORE, Part.GATEWAY} <= happened
             return user.offline_s > RESUME_TTL_S or (not faults.gentle and lost)
-        case ErrorCode.UNAVAILABLE if not user.stood:
+        case ErrorCode.UNAVAILABLE if not answer.stood:
             # A client whose first gateway never answered takes its address for a wrong one.
             return Part.GATEWAY in happened
         case ErrorCode.UNAVAILABLE if not faults.gentle and not answer.text:

@@ -100,6 +100,7 @@ class Answer:
     reason: str = ""
     billed: int | None = None
     error: SeedanceError | None = None
+    stood: bool = False
     lost_connection: bool = False
 
     @property
@@ -172,6 +173,7 @@ class User:
         except SeedanceError as error:
             answer.error = error
             answer.id = error.stream_id or answer.id
+        answer.stood = self.stood
         self.watch.tell(
             f"{self.name}: {answer.id} ended {answer.reason or answer.error!r} "
             f"{len(answer.text)}/{len(answer.oracle.text)}"

@@ -29,6 +29,7 @@ from tests.simulation.workload import User
 __all__ = ["Verdict", "World", "simulate"]
 
 # In virtual time every run is over by then.
+WARM_UP_S = 1.0
 USERS_END_S = 300.0
 # A dead owner's session: `resume_ttl`, its silence, a sweep, its write; then the transcripts.
 QUIET_S = RESUME_TTL_S + 30 + 5 + 10
@@ -162,6 +163,7 @@ class World:
 
     async def run(self) -> None:
         """Everything from the first request to the last memory of it."""
+        await asyncio.sleep(WARM_UP_S)
         asking = [user.host.spawn(user.run()) for user in self.users]
         breaking = asyncio.create_task(self.faults.run())
         metering = asyncio.create_task(self.ledger.run())
@@ -180,8 +182,9 @@ class World:
         judge(self)
         await asyncio.sleep(TRANSCRIPTS_S - QUIET_S)
         for name, instance in self.instances.items():
-            if len(instance.engine.desk.directory):
-                self.watch.breach(f"{name} remembers generations for ever")
+            for left in instance.engine.desk.directory:
+                state = "ended" if left.ended else "not ended"
+                self.watch.breach(f"{name} remembers {left.opened.generation} for ever, {state}")
 
 
 @contextmanager

@@ -44,6 +44,7 @@ class Socket(Protocol):
     """What a connection needs of its WebSocket (`gateway.ws_protocol`)."""
 
     input_at: float
+    piece_at: float | None
     on_writable: Any
 
     @property
@@ -137,6 +138,11 @@ class Connection:
     def idle(self) -> bool:
         """Whether everything sent has left the process."""
         return self._socket.idle
+
+    @property
+    def piece_at(self) -> float | None:
+        """When a piece of a message came whose rest is still on its way."""
+        return self._socket.piece_at
 
     def send(self, effect: Send) -> None:
         """Hand a frame to the socket."""

@@ -58,6 +58,7 @@ class SocketProtocol(WebSocketsSansIOProtocol):
 
     clock: Clock = SystemClock()
     input_at = 0.0
+    piece_at: float | None = None
     on_writable: Callable[[bool], None] = staticmethod(_ignore)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -88,6 +89,8 @@ class SocketProtocol(WebSocketsSansIOProtocol):
         self.input_at = self.clock.monotonic()
         if self.conn.parser_exc is None:
             super().data_received(data)
+            if self.conn.reader.buffer or self.frames:
+                self.piece_at = self.input_at
             if len(data) >= FLOOD_BYTES and not self.read_paused:
                 self.transport.pause_reading()
                 self.loop.call_soon(self._read_on)

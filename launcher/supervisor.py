@@ -26,6 +26,8 @@ RESTART_PAUSE_MAX_S = 5.0
 # A process that lived this long was healthy: its next restart is immediate again.
 HEALTHY_AFTER_S = 10.0
 PROBE_PAUSE_S = 0.05
+# A process that ended so often without ever serving will not serve the next time either.
+STARTS_MAX = 5
 # A process that says it was told something wrong will say so again: no restart helps.
 EXIT_USAGE = 2
 # Time between SIGTERM and SIGKILL when the mesh ends.
@@ -60,6 +62,7 @@ class Supervisor:
         self._restart = restart
         self._on_change = on_change
         self._live: dict[str, Process] = {}
+        self._served: set[str] = set()
         self._keepers: list[asyncio.Task[None]] = []
         self._stopping = asyncio.Event()
         self._failed = asyncio.get_running_loop().create_future()
@@ -67,7 +70,8 @@ class Supervisor:
     async def start(self) -> None:
         """Start everything and return when all of it serves.
 
-        Raises `StartFailedError` when a process ends with the exit code for misuse (2).
+        Raises `StartFailedError` when a process ends with the exit code for misuse (2), or time and
+        again before it has served.
         """
         for spec in self._specs:
             self._keepers.append(asyncio.create_task(self._keep(spec), name=spec.name))
@@ -114,9 +118,10 @@ class Supervisor:
 
     async def _keep_alive(self, spec: ProcessSpec) -> None:
         loop = asyncio.get_running_loop()
-        pause = RESTART_PAUSE_S
+        pause, starts = RESTART_PAUSE_S, 0
         while not self._stopping.is_set():
             born = loop.time()
+            starts += 1
             process = await self._spawn(spec)
             if self._stopping.is_set():
                 # `stop` came in between and did not see this one.
@@ -128,6 +133,10 @@ class Supervisor:
                 return
             if code == EXIT_USAGE:
                 self._fail(_last_word(spec.log) or spec.name)
+                return
+            if spec.name not in self._served and (not self._restart or starts >= STARTS_MAX):
+                times = f"{starts} times" if starts > 1 else "once"
+                self._fail(f"{spec.name} ended {times} before it served; see {spec.log}")
                 return
             self._on_change(spec.name, f"ended ({code})")
             if not self._restart:
@@ -161,6 +170,7 @@ class Supervisor:
     async def _until_serving(self, spec: ProcessSpec) -> None:
         while not await serves(spec):  # noqa: ASYNC110 - the answer comes from another process
             await asyncio.sleep(PROBE_PAUSE_S)
+        self._served.add(spec.name)
         self._on_change(spec.name, "serving")
 
     def _fail(self, message: str) -> None:

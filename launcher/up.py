@@ -58,16 +58,18 @@ def _progress() -> Progress:
 class _Board:
     """Shows how many processes serve while the mesh starts, and what dies afterwards."""
 
-    def __init__(self, progress: Progress, total: int, *, restart: bool) -> None:
+    def __init__(self, progress: Progress, specs: list[ProcessSpec], *, restart: bool) -> None:
         self._progress = progress
+        self._logs = {spec.name: spec.log for spec in specs}
         self._then = ", starting again" if restart else ""
-        self._task = progress.add_task("starting the mesh", total=total)
+        self._task = progress.add_task("starting the mesh", total=len(specs))
 
     def tell(self, name: str, what: str) -> None:
         if what == "serving":
             self._progress.update(self._task, advance=1, description=f"{name} serves")
         elif what.startswith("ended"):
-            sys.stderr.write(f"seedance: {name} {what}{self._then}\n")
+            log = self._logs[name]
+            sys.stderr.write(f"seedance: {name} {what}{self._then}; its log: {log}\n")
 
 
 async def _run(specs: list[ProcessSpec], options: UpOptions, *, restart: bool) -> None:
@@ -81,7 +83,7 @@ async def _run(specs: list[ProcessSpec], options: UpOptions, *, restart: bool) -
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(signum, interrupt)
     with _progress() as progress:
-        board = _Board(progress, len(specs), restart=restart)
+        board = _Board(progress, specs, restart=restart)
         supervisor = Supervisor(
             specs,
             options.data,

@@ -51,6 +51,11 @@ class Carrier(Protocol):
         ...
 
     @property
+    def piece_at(self) -> float | None:
+        """When a piece of a message came whose rest is still on its way; None: there was none."""
+        ...
+
+    @property
     def traceparent(self) -> str:
         """What the client's upgrade request said; empty: nothing."""
         ...
@@ -122,7 +127,8 @@ class SessionOwner:
 
     def on_time(self, _now: float) -> None:
         """A deadline of the machine may have come (called by the timer wheel)."""
-        self.step(Tick(idle=self.carrier is None or self.carrier.idle))
+        carrier = self.carrier
+        self.step(Tick() if carrier is None else Tick(carrier.idle, carrier.piece_at))
 
     def _arm(self, now: float) -> None:
         at = None if self.machine.over else self.machine.deadline(now)

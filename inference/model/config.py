@@ -15,6 +15,7 @@ HF_ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM"
 # In GGUF, SmolLM2, TinyLlama and Mistral all call themselves `llama`.
 GGUF_ARCHITECTURES = ("llama", "qwen2")
 ROPE_BASE_DEFAULT = 10_000.0
+MISTRAL_WINDOW_DEFAULT = 4096  # of a file that does not say, as transformers reads it
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,11 @@ class ModelConfig:
 
     `rope_divisors` holds one number per rotated pair of a head: long-context variants slow a
     pair's rotation down by it. `eos_token_ids` end an answer. `tied_head`: the output matrix is
-    the embedding.
+    the embedding. `layer_windows` [layer_count]: how many tokens each layer's attention reaches
+    back, the token itself counted, so that position p sees p - window + 1 ... p; None: all of
+    them. Windows may differ between layers (Qwen's upper layers have one, its lower ones none).
+    `qk_norm`: queries and keys pass an RMSNorm over each head before they rotate, with one weight
+    [head_dim] a layer for queries and one for keys.
     """
 
     architecture: str
@@ -40,6 +45,14 @@ class ModelConfig:
     context_length: int
     tied_head: bool
     eos_token_ids: frozenset[int]
+    layer_windows: tuple[int | None, ...]
+    qk_norm: bool
+
+    @property
+    def sliding_window(self) -> int | None:
+        """The widest window, when every layer has one: what has left it is read by no layer."""
+        windows = [window for window in self.layer_windows if window is not None]
+        return max(windows) if len(windows) == self.layer_count else None
 
     @property
     def group(self) -> int:
@@ -94,6 +107,24 @@ def _hf_rope(raw: Mapping[str, Any], head_dim: int) -> tuple[float, tuple[float,
     )
 
 
+def _hf_windows(raw: Mapping[str, Any], architecture: str) -> tuple[int | None, ...]:
+    """Each layer's window: Mistral gives it to all layers, Qwen to the upper or the listed ones."""
+    layers = int(raw["num_hidden_layers"])
+    window = None
+    if architecture == "MistralForCausalLM":
+        window = raw.get("sliding_window", MISTRAL_WINDOW_DEFAULT)
+        return (window,) * layers
+    if raw.get("use_sliding_window", False):
+        window = raw.get("sliding_window")
+    kinds = raw.get("layer_types")
+    if kinds is None:
+        first = int(raw.get("max_window_layers", layers))
+        return tuple(window if layer >= first else None for layer in range(layers))
+    if len(kinds) != layers:
+        raise ValueError(f"layer_types (its length is not the {layers} of num_hidden_layers)")
+    return tuple(window if kind == "sliding_attention" else None for kind in kinds)
+
+
 def _id_set(value: int | list[int] | None) -> frozenset[int]:
     if value is None:
         return frozenset()
@@ -111,10 +142,10 @@ def config_from_hf(raw: Mapping[str, Any], generation: Mapping[str, Any]) -> Mod
     heads = int(raw["num_attention_heads"])
     head_dim = int(raw.get("head_dim") or raw["hidden_size"] // heads)
     base, divisors = _hf_rope(raw, head_dim)
+    windows = _hf_windows(raw, architecture)
+    # Within its windows a model is an ordinary one, so they bound the context.
     context = int(raw.get("max_position_embeddings", 2048))
-    # Within the window a sliding-window model is an ordinary one, so the window bounds the context.
-    if raw.get("sliding_window") and raw.get("use_sliding_window", True):
-        context = min(context, int(raw["sliding_window"]))
+    context = min([context, *filter(None, windows)])
     return ModelConfig(
         architecture=architecture,
         vocab_size=int(raw["vocab_size"]),
@@ -130,6 +161,8 @@ def config_from_hf(raw: Mapping[str, Any], generation: Mapping[str, Any]) -> Mod
         context_length=context,
         tied_head=bool(raw.get("tie_word_embeddings", False)),
         eos_token_ids=_id_set(generation.get("eos_token_id")) or _id_set(raw.get("eos_token_id")),
+        layer_windows=windows,
+        qk_norm=False,
     )
 
 
@@ -166,4 +199,6 @@ def config_from_gguf(
         context_length=int(fields[f"{name}.context_length"]),
         tied_head=tied_head,
         eos_token_ids=frozenset(int(fields[end]) for end in ends if end in fields),
+        layer_windows=(None,) * int(fields[f"{name}.block_count"]),
+        qk_norm=False,
     )

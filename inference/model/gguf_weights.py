@@ -29,6 +29,8 @@ _LAYER = {
     "self_attn.k_proj": "attn_k",
     "self_attn.v_proj": "attn_v",
     "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
     "post_attention_layernorm": "ffn_norm",
     "mlp.gate_proj": "ffn_gate",
     "mlp.up_proj": "ffn_up",
@@ -80,7 +82,7 @@ class GgufWeights:
         return tensor.tensor_type.name, self._in_order(name, rows)
 
     def tensor(self, name: str) -> torch.Tensor:
-        """The tensor in fp32, query and key projections interleaved."""
+        """The tensor in fp32, what makes queries and keys interleaved."""
         tensor = self._tensor(name)
         try:
             values = dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
@@ -99,7 +101,7 @@ class GgufWeights:
 
     def _in_order(self, name: str, rows: torch.Tensor) -> torch.Tensor:
         # llama files have their queries and keys interleaved already, others as Hugging Face has.
-        if self.config.architecture != "llama" and re.search(r"\.[qk]_proj\.", name):
+        if self.config.architecture != "llama" and re.search(r"\.[qk]_(proj|norm)\.", name):
             return interleave_pairs(rows, self.config.head_dim)
         return rows
 

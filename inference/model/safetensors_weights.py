@@ -16,7 +16,7 @@ from inference.model.weights import interleave_pairs
 __all__ = ["SafetensorsWeights", "read_json"]
 
 INDEX_NAME = "model.safetensors.index.json"
-ROTATED = ("q_proj", "k_proj")
+ROTATED = ("q_proj", "k_proj", "q_norm", "k_norm")
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -66,7 +66,7 @@ class SafetensorsWeights:
         return name in self._home
 
     def tensor(self, name: str) -> torch.Tensor:
-        """The tensor as the file has it, query and key projections interleaved."""
+        """The tensor as the file has it, what makes queries and keys interleaved."""
         if name not in self._home:
             raise ModelLoadError(f"tensor {name} is missing; download the model again")
         tensor: torch.Tensor = self._home[name].get_tensor(name)

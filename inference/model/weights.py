@@ -30,8 +30,8 @@ class WeightSource(Protocol):
     def tensor(self, name: str) -> torch.Tensor:
         """The tensor in floating point, `[out, in]` for a matrix.
 
-        Query and key projections come *interleaved* (see `interleave_pairs`). Raises
-        `ModelLoadError` when it is missing or damaged.
+        Projections and norms of queries and keys come *interleaved* (see `interleave_pairs`).
+        Raises `ModelLoadError` when it is missing or damaged.
         """
         ...
 

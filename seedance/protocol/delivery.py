@@ -94,6 +94,10 @@ class Delivery:
         """The client sent a message."""
         self._silence.heard(now)
 
+    def received(self, at: float) -> None:
+        """A piece of a long message arrived then: its sender is there, and busy (CASES 41)."""
+        self._silence.received(at)
+
     # ------------------------------------------------------------ frames
 
     def control(self, frame: ServerFrame) -> None:

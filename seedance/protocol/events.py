@@ -158,9 +158,13 @@ class Pump:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time passed. `idle`: the transport's buffer is empty."""
+    """Time passed. `idle`: the transport's buffer is empty.
+
+    `piece_at`: when a piece of a message arrived that has not arrived in full; None: never.
+    """
 
     idle: bool = True
+    piece_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -241,6 +241,8 @@ class SessionMachine:
 
     def _on_tick(self, event: Tick, now: float) -> None:
         if self.delivery.link is not LinkState.DOWN:
+            if event.piece_at is not None:
+                self.delivery.received(event.piece_at)
             self.delivery.tick(now, idle=event.idle)
         elif now >= self._down_at + self.rules.resume_ttl_s:
             self._end()

@@ -157,3 +157,30 @@ async def test_a_body_that_does_not_come_is_given_up(monkeypatch: pytest.MonkeyP
         writer.close()
         await writer.wait_closed()
     assert b" 408 " in status
+
+
+async def test_a_long_upload_is_a_sign_of_life() -> None:
+    """A message that comes piece by piece, in one frame or many, counts until it is whole (CASES 41)."""
+    content = b'{"type":"ping","t":' + b"1" * 300_000 + b"}"
+    plain = bytes((TEXT, 0x80 | 127)) + len(content).to_bytes(8, "big") + bytes(4) + content
+    half = len(content) // 2
+    first = bytes((0x01, 0x80 | 127)) + half.to_bytes(8, "big") + bytes(4) + content[:half]
+    async with running_gateway(FakeUpstream(FakeCluster())) as gateway:
+        for begun in (plain[:200_000], first):
+            async with _stalled(gateway) as sock:
+                (connection,) = _connections(gateway)
+                assert connection.piece_at is None
+                began = gateway.deps.clock.monotonic()
+                await _flood(sock, begun, len(begun))
+                await wait_until(lambda c=connection, b=began: (c.piece_at or 0) > b)
+            await wait_until(lambda: not len(gateway.connections))
+
+
+async def test_whole_messages_leave_no_piece() -> None:
+    """What has arrived in full is no upload that goes on."""
+    async with running_gateway(FakeUpstream(FakeCluster())) as gateway, wire(gateway.url) as client:
+        (connection,) = _connections(gateway)
+        for number in range(3):
+            await client.send(type="ping", t=number)
+            await client.until("pong")
+        assert connection.piece_at is None

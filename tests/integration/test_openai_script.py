@@ -183,3 +183,23 @@ async def _busy(instances: dict[str, ServiceProcess]) -> ServiceProcess:
         if (await _load(instance)).running:
             return instances.pop(name)
     raise AssertionError("nobody runs it")
+
+
+async def test_a_streamed_body_says_neither_length_nor_encoding() -> None:
+    """A client that offers compression gets the whole stream, under headers that fit it (CASES 45)."""
+    words = [f"w{n} ".encode() for n in range(50)]
+    body = {"messages": script_messages(words, dt_ms=2), "stream": True}
+    offers = {"Accept-Encoding": "gzip, deflate, br, zstd"}
+    async with _instance("i0") as instance, _gateway(instance.address) as (_, client):
+        async with client.stream("POST", CHAT, json=body, headers=offers) as response:
+            assert "content-encoding" not in response.headers
+            assert "content-length" not in response.headers
+            assert response.headers["transfer-encoding"] == "chunked"
+            lines = [line async for line in response.aiter_lines() if line]
+        assert lines[-1] == "data: [DONE]"
+        chunks = [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
+        said = (c["delta"].get("content", "") for chunk in chunks for c in chunk["choices"])
+        assert "".join(said) == b"".join(words).decode()
+        whole = await client.post(CHAT, json=body | {"stream": False}, headers=offers)
+        assert "content-encoding" not in whole.headers
+        assert int(whole.headers["content-length"]) == len(whole.content)

@@ -21,6 +21,11 @@ class ServiceProcess:
         self.address = address
         self._process = process
 
+    @property
+    def pid(self) -> int:
+        """The process's id."""
+        return self._process.pid
+
     async def kill(self) -> None:
         """`kill -9`."""
         await self.stop(signal.SIGKILL)

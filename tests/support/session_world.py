@@ -42,6 +42,10 @@ class FakeSocket:
         self.on_writable: Callable[[bool], None] = lambda _: None
 
     @property
+    def piece_at(self) -> float | None:
+        return None
+
+    @property
     def idle(self) -> bool:
         return not self.full
 

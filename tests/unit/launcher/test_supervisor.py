@@ -47,3 +47,17 @@ async def test_nothing_is_started_again_while_the_mesh_ends(tmp_path: Path) -> N
     await supervisor.stop()
     assert told.count(("short", "started")) == starts
     assert read_mesh(tmp_path) == []
+
+
+@pytest.mark.parametrize(("restart", "times"), [(False, "once"), (True, "3 times")])
+async def test_what_never_serves_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: str, *, restart: bool
+) -> None:
+    """A service that ends before it has ever served ends the start, with the way to its log."""
+    monkeypatch.setattr("launcher.supervisor.STARTS_MAX", 3)
+    monkeypatch.setattr("launcher.supervisor.RESTART_PAUSE_S", 0.01)
+    spec = _spec(tmp_path, "short", "sh", "-c", "exit 1")
+    supervisor = Supervisor([spec], tmp_path, environment={}, restart=restart)
+    with pytest.raises(StartFailedError, match=f"short ended {times} before it served; see .*log"):
+        await supervisor.start()
+    await supervisor.stop()

@@ -30,3 +30,27 @@ def test_an_older_word_changes_nothing() -> None:
     silence = Silence(5, 15, now=100)
     silence.heard(90)
     assert silence.deadline == 105
+
+
+def test_a_message_on_its_way_is_waited_for() -> None:
+    """Its sender is asked time and again, and given up after the last piece (CASES 41)."""
+    silence = Silence(5, 15, now=100)
+    asked = []
+    for now in range(101, 140):
+        silence.received(now)
+        if silence.check(now) is Verdict.ASK:
+            asked.append(now)
+    assert asked == [105, 110, 115, 120, 125, 130, 135]
+    assert silence.check(140) is Verdict.ASK
+    assert silence.deadline == 154
+    assert silence.check(153.9) is Verdict.FINE
+    assert silence.check(154) is Verdict.GONE
+
+
+def test_pieces_are_no_answer() -> None:
+    """What was said to its end counts from its own time, whatever pieces came before."""
+    silence = Silence(5, 15, now=100)
+    silence.received(103)
+    assert silence.check(105) is Verdict.ASK
+    silence.heard(106)
+    assert silence.deadline == 111

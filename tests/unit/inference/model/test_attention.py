@@ -31,6 +31,8 @@ def _config() -> ModelConfig:
         context_length=1024,
         tied_head=True,
         eos_token_ids=frozenset(),
+        layer_windows=(None, None),
+        qk_norm=False,
     )
 
 

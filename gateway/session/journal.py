@@ -83,7 +83,7 @@ class Journal:
         self._identity = identity
         self._machine = machine
         self._openings = openings
-        self._touched: set[str] = set()
+        self._touched: dict[str, None] = {}
         self._opened: set[str] = set()
         self._tokens_written: dict[str, int] = {}
         self._logged_seq = 0
@@ -93,7 +93,7 @@ class Journal:
 
     def touch(self, stream: str, *, opening: bool = False) -> None:
         """Something about a stream is new; `opening`: its opening is, too."""
-        self._touched.add(stream)
+        self._touched[stream] = None
         if opening:
             self._opened.add(stream)
 

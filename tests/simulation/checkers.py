@@ -18,12 +18,13 @@ class Watch:
     """Breaches so far, and what the promises are judged by.
 
     `claimed_epochs` is the newest owner of each session by the store's own word, `swept` the
-    sessions that nobody came back for.
+    sessions that nobody came back for, `session_of` where a stream was stored last.
     """
 
     breaches: list[str] = field(default_factory=list)
     trace: list[str] | None = None
     swept: set[str] = field(default_factory=set)
+    session_of: dict[str, str] = field(default_factory=dict)
     breached: asyncio.Event = field(default_factory=asyncio.Event)
     claimed_epochs: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     seen_epochs: dict[str, int] = field(default_factory=dict)
@@ -42,6 +43,7 @@ class Watch:
 
     def store_took(self, write: SessionWrite) -> None:
         """The store let a write in: its owner must be the newest one."""
+        self.session_of |= {stream.id: write.session for stream in write.streams}
         newest = self.claimed_epochs[write.session]
         if write.epoch < newest:
             self.breach(f"{write.session}: epoch {write.epoch} wrote after {newest} took over")

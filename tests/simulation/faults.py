@@ -66,6 +66,16 @@ class Faults:
         self._count = dice.choice((0, 1, 2, 4, 8))
         self._gap_s = dice.choice((0.02, 0.1, 0.5, 2.0))
 
+    @property
+    def may_lose_sessions(self) -> bool:
+        """Whether a gateway and the store may have been gone together."""
+        return not self.gentle and {Part.STORE, Part.GATEWAY} <= self.happened
+
+    @property
+    def may_lose_bills(self) -> bool:
+        """Whether what a dead gateway had given to the store may have been lost with the store's data."""
+        return self.store_lost_data or self.may_lose_sessions
+
     async def run(self) -> None:
         """Break things, one after another or on top of each other."""
         async with asyncio.TaskGroup() as tasks:
@@ -84,11 +94,18 @@ class Faults:
         self._doom(self.world.service_ends())
 
     def _doom(self, ends: list[End]) -> None:
-        if ends:
-            end = self.dice.choice(ends)
-            end = self.dice.choice((end, end.peer))
-            self._tell(f"cut {end.host.name} to {end.peer.host.name}")
-            end.doom(self.dice.choice((0, 1, self.dice.randint(2, 300), 2000)))
+        if not ends:
+            return
+        end = self.dice.choice(ends)
+        end = self.dice.choice((end, end.peer))
+        names = (end.host.name, end.peer.host.name)
+        # A gateway's way to an instance is that instance for all that hangs on it.
+        with self._broken(
+            Part.INSTANCE if Part.INSTANCE in map(self._part_of, names) else None
+        ) as may:
+            if may:
+                self._tell(f"cut {names[0]} to {names[1]}")
+                end.doom(self.dice.choice((0, 1, self.dice.randint(2, 300), 2000)))
 
     async def part(self) -> None:
         """Two processes do not reach each other for a while."""

@@ -48,6 +48,8 @@ class End:
         self.host = host
         self.lost = False
         self.total = 0
+        # When a piece of a message arrived that is not here in full yet.
+        self.piece_at: float | None = None
         self.on_writable: Callable[[bool], None] = _ignore
         self.peer: End
         self._network = network
@@ -202,6 +204,8 @@ class End:
                 self.peer._plan_flush()
             message = self._next()
             if message is None:
+                if self._incoming:
+                    self.piece_at = asyncio.get_running_loop().time()
                 if self._eof:
                     self._lose()
                 return

@@ -149,6 +149,11 @@ class ServerSocket:
         self.end.on_writable = hear
 
     @property
+    def piece_at(self) -> float | None:
+        """When a piece of a message arrived."""
+        return self.end.piece_at
+
+    @property
     def idle(self) -> bool:
         """Whether everything sent has left the process."""
         return self.end.buffered == 0

@@ -94,11 +94,9 @@ def _judge_bill(world: World, user: User, answer: Answer) -> None:
     if counts and counts[-1] == answer.billed and user.offline_s > RESUME_TTL_S:
         return  # what an expired session had of it was framed, too
     # Who dies right after `done` takes its last tokens' bill along, if nobody comes back (§4.9).
-    if len(bills) == 1 and bills[0]["session"] in world.watch.swept:
-        excused = counts[0] < answer.billed
-    else:
-        excused = not bills and (world.faults.store_lost_data or answer.billed == 0)
-    if not excused:
+    swept = world.watch.session_of.get(answer.id) in world.watch.swept
+    less = sum(counts) < answer.billed
+    if not less or not (swept or (not bills and world.faults.may_lose_bills)):
         world.watch.breach(f"{who} is billed {counts} for {answer.billed}")
 
 
@@ -108,8 +106,7 @@ def _honest(world: World, user: User, answer: Answer) -> bool:
     faults, happened = world.faults, world.faults.happened
     match answer.error.code:
         case ErrorCode.SESSION_EXPIRED:
-            lost = {Part.STORE, Part.GATEWAY} <= happened
-            return user.offline_s > RESUME_TTL_S or (not faults.gentle and lost)
+            return user.offline_s > RESUME_TTL_S or faults.may_lose_sessions
         case ErrorCode.UNAVAILABLE if not answer.stood:
             # A client whose first gateway never answered takes its address for a wrong one.
             return Part.GATEWAY in happened

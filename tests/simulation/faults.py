@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -41,6 +41,9 @@ _RELIES_ON = {
 # clients have come back; calls stand and are known to be broken; instances have registered.
 _SETTLE_S = {Part.STORE: 7.0, Part.GATEWAY: 7.0, Part.INSTANCE: 4.0, Part.ROUTER: 12.0}
 
+# A trap that nobody has stepped into by then is taken away.
+TRAP_S = 3.0
+
 
 class Faults:
     """Draws faults for a world.
@@ -61,10 +64,11 @@ class Faults:
             *(self.cut_client, self.cut_call, self.part, self.slow_reader, self.freeze),
             *(self.kill_gateway, self.kill_instance, self.kill_router, self.step_clock),
             *(self.drain_gateway, self.drain_instance, self.store_away, self.lose_answer),
+            *(self.kill_in_mid_word, self.kill_at_the_store),
         ]
         self._kinds = [kind for kind in kinds if dice.random() < 0.4] or [self.cut_client]
-        self._count = dice.choice((0, 1, 2, 4, 8))
-        self._gap_s = dice.choice((0.02, 0.1, 0.5, 2.0))
+        self._count = dice.choice((1, 3, 6, 12))
+        self._gap_s = dice.choice((0.02, 0.1, 0.3, 1.0))
 
     @property
     def may_lose_sessions(self) -> bool:
@@ -135,9 +139,40 @@ class Faults:
         """Kill -9, and a new one at the same address after a while."""
         name = self.dice.choice(self.world.gateway_names)
         with self._broken(Part.GATEWAY) as may:
-            if may and self.world.kill_gateway(name, silent=self._silent(f"kill {name}")):
+            if may and self.world.kill(name, silent=self._silent(f"kill {name}")):
                 await asyncio.sleep(self.dice.random() * 2)
-                self.world.start_gateway(name)
+                self.world.start(name)
+
+    async def kill_in_mid_word(self) -> None:
+        """A gateway or an instance is killed while it says something: after any byte of it."""
+        process = self.dice.choice((*self.world.gateway_names, *self.world.instance_names))
+        ends = [e for e in self.world.network.ends if e.host is self.world.host(process)]
+        with self._broken(self._part_of(process)) as may:
+            if may and ends:
+                self._tell(f"{process} will be killed in mid-word")
+                said = asyncio.Event()
+                self.dice.choice(ends).doom(self.dice.randint(1, 600), said.set)
+                await self._kill_when(said, process)
+
+    async def kill_at_the_store(self) -> None:
+        """A gateway is killed when a command of it was carried out, before it hears so."""
+        name = self.dice.choice(self.world.gateway_names)
+        with self._broken(Part.GATEWAY) as may:
+            if may:
+                self._tell(f"{name} will be killed at the store")
+                done = asyncio.Event()
+                self.world.store.traps[name] = done.set
+                await self._kill_when(done, name)
+
+    async def _kill_when(self, moment: asyncio.Event, name: str) -> None:
+        host = self.world.host(name)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(TRAP_S):
+                await moment.wait()
+            if self.world.host(name) is host and self.world.kill(name):
+                self._tell(f"{name} is killed")
+                await asyncio.sleep(self.dice.random() * 2)
+                self.world.start(name)
 
     async def drain_gateway(self) -> None:
         """SIGTERM, then a new one."""
@@ -145,17 +180,17 @@ class Faults:
         with self._broken(Part.GATEWAY) as may:
             if may:
                 self._tell(f"drain {name}")
-                if await self.world.drain_gateway(name):
+                if await self.world.drain(name):
                     await asyncio.sleep(self.dice.random())
-                    self.world.start_gateway(name)
+                    self.world.start(name)
 
     async def kill_instance(self) -> None:
         """Kill -9, and a new one after a while."""
         name = self.dice.choice(self.world.instance_names)
         with self._broken(Part.INSTANCE) as may:
-            if may and self.world.kill_instance(name, silent=self._silent(f"kill {name}")):
+            if may and self.world.kill(name, silent=self._silent(f"kill {name}")):
                 await asyncio.sleep(self.dice.random() * 2)
-                self.world.start_instance(name)
+                self.world.start(name)
 
     async def drain_instance(self) -> None:
         """SIGTERM, then a new one."""
@@ -163,16 +198,16 @@ class Faults:
         with self._broken(Part.INSTANCE) as may:
             if may:
                 self._tell(f"drain {name}")
-                if await self.world.drain_instance(name):
+                if await self.world.drain(name):
                     await asyncio.sleep(self.dice.random())
-                    self.world.start_instance(name)
+                    self.world.start(name)
 
     async def kill_router(self) -> None:
         """Kill -9, and a new one after a while."""
         with self._broken(Part.ROUTER) as may:
-            if may and self.world.kill_router(silent=self._silent("kill router")):
+            if may and self.world.kill("router", silent=self._silent("kill router")):
                 await asyncio.sleep(self.dice.random() * 3)
-                self.world.start_router()
+                self.world.start("router")
 
     async def freeze(self) -> None:
         """SIGSTOP, and SIGCONT after a while: whoever took its work over is not disturbed."""

@@ -60,7 +60,7 @@ class End:
         self._wire: deque[bytes | None] = deque()
         self._in_flight = 0
         self._last_at = 0.0
-        self._doom: int | None = None
+        self._doom: tuple[int, Callable[[], None] | None] | None = None
         self._flushing = self._full = self._closing = self._ended = False
         self._incoming = bytearray()
         self._held = 0
@@ -101,9 +101,9 @@ class End:
             self._waiting.append(future)
             await future
 
-    def doom(self, more_bytes: int) -> None:
-        """The connection will break when so many more bytes have left."""
-        self._doom = more_bytes
+    def doom(self, more_bytes: int, then: Callable[[], None] | None = None) -> None:
+        """When so many more bytes have left, the connection breaks, or `then` happens."""
+        self._doom = (more_bytes, then)
 
     def cut(self) -> None:
         """The connection breaks now: both directions lose their rest from some byte on."""
@@ -151,11 +151,12 @@ class End:
 
     def _carry(self, chunk: bytes | None) -> None:
         if self._doom is not None and chunk is not None:
-            chunk, left = chunk[: self._doom], self._doom - len(chunk)
-            self._doom = max(0, left)
-            if left <= 0:
+            more_bytes, then = self._doom
+            self._doom = (more_bytes - len(chunk), then)
+            if len(chunk) >= more_bytes:
                 self._doom = None
-                self._network.soon(self.cut)
+                chunk = chunk if then else chunk[:more_bytes]
+                self._network.soon(then or self.cut)
         size = len(chunk or b"")
         self.total += size
         self._in_flight += size

@@ -363,7 +363,8 @@ class _Connection:
 
     async def _serve(self, path: str, context: _Context, number: int) -> None:
         try:
-            with suppress(grpc.aio.AbortError):
+            # Who aborts has set a status; who answers a caller that is gone hears so.
+            with suppress(grpc.aio.AbortError, grpc.aio.InternalError):
                 await self._run(path, context)
         finally:
             self._calls.pop(number, None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from enum import Enum
 from typing import Any
@@ -46,6 +46,8 @@ class StoreServer:
         self.host = Host("store")
         self.memory = self._memory(resume_ttl_s)
         self.answers_to_lose = 0
+        # Called once, in the turn in which the next command of this caller was carried out.
+        self.traps: dict[str, Callable[[], None]] = {}
         self._resume_ttl_s = resume_ttl_s
         self._network = network
         self._watch = watch
@@ -131,6 +133,13 @@ class StoreServer:
             result = _run_now(getattr(self, f"_{method}")(*args))
         except PermissionError as error:
             result = error
+        trap = (
+            self.traps.pop(caller.name, None)
+            if method in ("commit", "add_usage", "claim")
+            else None
+        )
+        if trap is not None:
+            trap()
         if self.answers_to_lose:
             # It has happened, and the one who asked will never know.
             self.answers_to_lose -= 1

@@ -51,7 +51,10 @@ def judge(world: World) -> None:
     world.ledger.read()
     for user in world.users:
         for answer in user.answers:
-            _judge_answer(world, user, answer)
+            if answer.ended or user.goes_s is None:
+                _judge_answer(world, user, answer)
+    for bill in world.ledger.bills.values():
+        _judge_amount(world, bill)
     for name, instance in world.instances.items():
         pool = instance.engine.scheduler.places.pool
         if pool.free != pool.total:
@@ -81,6 +84,14 @@ def _judge_answer(world: World, user: User, answer: Answer) -> None:
     _judge_bill(world, user, answer)
 
 
+def _judge_amount(world: World, bill: dict[str, Any]) -> None:
+    """Nobody pays for more than there was, whether they heard it or not."""
+    answers = (answer for user in world.users for answer in user.answers)
+    oracle = next((a.oracle for a in answers if a.id == bill["stream"]), None)
+    if oracle is not None and bill["completion_tokens"] > oracle.tokens:
+        world.watch.breach(f"{bill['id']} is billed for more than {oracle.tokens}")
+
+
 def _judge_bill(world: World, user: User, answer: Answer) -> None:
     who = f"{user.name}/{answer.id}"
     if answer.billed is None:
@@ -89,8 +100,8 @@ def _judge_bill(world: World, user: User, answer: Answer) -> None:
         world.watch.breach(f"{who} was told {answer.billed} tokens and heard {answer.tokens}")
     bills = [bill for bill in world.ledger.bills.values() if bill["stream"] == answer.id]
     counts = [bill["completion_tokens"] for bill in bills]
-    if counts == [answer.billed]:
-        return
+    if counts == [answer.billed] or sum(counts) == answer.billed == 0:
+        return  # what no instance took is not billed at all
     if counts and counts[-1] == answer.billed and user.offline_s > RESUME_TTL_S:
         return  # what an expired session had of it was framed, too
     # Who dies right after `done` takes its last tokens' bill along, if nobody comes back (§4.9).

@@ -104,6 +104,11 @@ class Answer:
     lost_connection: bool = False
 
     @property
+    def ended(self) -> bool:
+        """Whether its user has heard how it ended."""
+        return bool(self.reason) or self.error is not None
+
+    @property
     def may_be_cut(self) -> bool:
         """Whether it may end as `cancelled`, with a part of the text."""
         dropped = self.asked.options.get("on_disconnect") == "cancel" and self.lost_connection
@@ -125,6 +130,8 @@ class User:
 
     def __post_init__(self) -> None:
         self.host = Host(self.name)
+        self.over = asyncio.Event()
+        self.goes_s = self.dice.random() * 2 if self.dice.random() < 0.15 else None
         self.backoff = self.dice.choice((None, QUICK, QUICK))
         requests = [draw_asked(self.dice) for _ in range(self.dice.randint(1, 3))]
         self.answers = [Answer(asked, Oracle.of(asked)) for asked in requests]
@@ -137,6 +144,7 @@ class User:
         async with asyncio.TaskGroup() as tasks:
             for answer in self.answers:
                 tasks.create_task(self._one(self._client, answer))
+        self.over.set()
 
     async def leave(self) -> None:
         """Close the session."""

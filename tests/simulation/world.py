@@ -30,6 +30,7 @@ __all__ = ["Verdict", "World", "simulate"]
 
 # In virtual time every run is over by then.
 WARM_UP_S = 1.0
+DRAIN_S = 2.0
 USERS_END_S = 300.0
 # A dead owner's session: `resume_ttl`, its silence, a sweep, its write; then the transcripts.
 QUIET_S = RESUME_TTL_S + 30 + 5 + 10
@@ -62,10 +63,8 @@ class World:
         self._starts = 0
         self.gateways: dict[str, GatewayProcess] = {}
         self.instances: dict[str, InstanceProcess] = {}
-        for name in self.instance_names:
-            self.start_instance(name)
-        for name in self.gateway_names:
-            self.start_gateway(name)
+        for name in (*self.instance_names, *self.gateway_names):
+            self.start(name)
         self.users = [
             User(f"c{n}", f"ws://{dice.choice(self.gateway_names)}:80", watch, dice)
             for n in range(dice.randint(1, 3))
@@ -93,59 +92,40 @@ class World:
         """The wall clocks that may be set."""
         return [gateway.clock for gateway in self.gateways.values()]
 
-    def start_gateway(self, name: str) -> None:
-        """Start one."""
-        self.gateways[name] = GatewayProcess(name, self._urls, self.network, self.store, self.watch)
+    def start(self, name: str) -> None:
+        """Start a process, perhaps again."""
+        if name in self.gateway_names:
+            self.gateways[name] = GatewayProcess(
+                name, self._urls, self.network, self.store, self.watch
+            )
+        elif name in self.instance_names:
+            self._starts += 1
+            self.instances[name] = InstanceProcess(
+                name, self._starts, self.network, self.watch, self._blocks
+            )
+        else:
+            self.router = RouterProcess(self.network, self._lease_ms)
 
-    def start_instance(self, name: str) -> None:
-        """Start one."""
-        self._starts += 1
-        self.instances[name] = InstanceProcess(
-            name, self._starts, self.network, self.watch, self._blocks
-        )
-
-    def start_router(self) -> None:
-        """Start it again."""
-        self.router = RouterProcess(self.network, self._lease_ms)
-
-    def kill_gateway(self, name: str, *, silent: bool = False) -> bool:
-        """Kill one; whether it lived."""
-        return self._kill(self.gateways[name].host, silent=silent)
-
-    def kill_instance(self, name: str, *, silent: bool = False) -> bool:
-        """Kill one; whether it lived."""
-        return self._kill(self.instances[name].host, silent=silent)
-
-    def kill_router(self, *, silent: bool = False) -> bool:
-        """Kill it; whether it lived."""
-        return self._kill(self.router.host, silent=silent)
-
-    async def drain_gateway(self, name: str) -> bool:
-        """End one in order; whether this call did it."""
-        process = self.gateways[name]
-        return await self._drain(process.host, process.drain(2.0))
-
-    async def drain_instance(self, name: str) -> bool:
-        """End one in order; whether this call did it."""
-        process = self.instances[name]
-        return await self._drain(process.host, process.drain(1.0))
-
-    async def _drain(self, host: Host, work: Any) -> bool:
-        if not host.alive or host.draining:
-            work.close()
-            return False
-        host.draining = True
-        task = host.spawn(work)
-        while host.alive and not task.done():
-            await asyncio.sleep(0.05)
-        return self._kill(host, silent=False)
-
-    def _kill(self, host: Host, *, silent: bool) -> bool:
+    def kill(self, name: str, *, silent: bool = False) -> bool:
+        """Kill -9; whether it lived. `silent`: its machine goes with it."""
+        host = self.host(name)
         if not host.alive:
             return False
         host.kill()
         self.network.died(host, silent=silent)
         return True
+
+    async def drain(self, name: str) -> bool:
+        """SIGTERM, and wait for its end; whether this call did it."""
+        process = self.gateways.get(name) or self.instances[name]
+        host = process.host
+        if not host.alive or host.draining:
+            return False
+        host.draining = True
+        task = host.spawn(process.drain(DRAIN_S))
+        while host.alive and not task.done():  # noqa: ASYNC110 - it may be killed meanwhile
+            await asyncio.sleep(0.05)
+        return self.host(name) is host and self.kill(name)
 
     # ------------------------------------------------------------ connections
 
@@ -164,27 +144,38 @@ class World:
     async def run(self) -> None:
         """Everything from the first request to the last memory of it."""
         await asyncio.sleep(WARM_UP_S)
-        asking = [user.host.spawn(user.run()) for user in self.users]
+        for user in self.users:
+            user.host.spawn(user.run())
         breaking = asyncio.create_task(self.faults.run())
-        metering = asyncio.create_task(self.ledger.run())
+        work = [asyncio.create_task(self.ledger.run())]
+        work += [asyncio.create_task(self._lose(user)) for user in self.users]
         try:
             async with asyncio.timeout(USERS_END_S):
-                await asyncio.gather(breaking, *asking)
+                await asyncio.gather(breaking, *(user.over.wait() for user in self.users))
         except TimeoutError:
             self.watch.breach("a stream never ends")
             return
         for user in self.users:
-            if self.dice.random() < 0.5:
+            if user.host.alive and self.dice.random() < 0.5:
                 await user.host.spawn(user.leave())
             else:
-                self._kill(user.host, silent=self.dice.random() < 0.5)
+                self.kill(user.name, silent=self.dice.random() < 0.5)
         await asyncio.sleep(QUIET_S)
+        work.clear()
         judge(self)
         await asyncio.sleep(TRANSCRIPTS_S - QUIET_S)
         for name, instance in self.instances.items():
             for left in instance.engine.desk.directory:
                 state = "ended" if left.ended else "not ended"
                 self.watch.breach(f"{name} remembers {left.opened.generation} for ever, {state}")
+
+    async def _lose(self, user: User) -> None:
+        """A user who goes in the middle of it goes for good."""
+        if user.goes_s is not None:
+            await asyncio.sleep(user.goes_s)
+            self.watch.tell(f"{user.name} is gone")
+            self.kill(user.name)
+            user.over.set()
 
 
 @contextmanager

@@ -115,6 +115,20 @@ class HostClock:
         return EPOCH_MS + round(self._loop.time() * 1000) + self.wall_step_ms
 
 
+class _Task(asyncio.Task[T]):
+    """A task whose place in a set does not depend on where it lies in memory."""
+
+    def __init__(self, coro: Coroutine[Any, Any, T], serial: int, **options: Any) -> None:
+        self._serial = serial  # before the rest, which puts it into a set
+        super().__init__(coro, **options)
+
+    def __hash__(self) -> int:
+        return self._serial
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
 class VirtualLoop(asyncio.BaseEventLoop):
     """A loop without selector: timers come in their order and take no time."""
 
@@ -125,6 +139,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         # The loop's own record is weak, and a killed process's tasks are waited for by nobody.
         self.tasks: dict[asyncio.Task[Any], None] = {}
         self.hosts: list[Host] = []
+        self._serial = 0
         self.set_task_factory(self._make_task)
 
     def time(self) -> float:
@@ -134,7 +149,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def _make_task(
         self, _loop: asyncio.AbstractEventLoop, coro: Coroutine[Any, Any, T], **options: Any
     ) -> asyncio.Task[T]:
-        task: asyncio.Task[T] = asyncio.Task(coro, loop=self, **options)
+        self._serial += 1
+        task = _Task(coro, self._serial, loop=self, **options)
         self.tasks[task] = None
         task.add_done_callback(self._forget_task)
         return task

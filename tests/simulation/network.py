@@ -53,6 +53,7 @@ class End:
         self.on_writable: Callable[[bool], None] = _ignore
         self.peer: End
         self._network = network
+        self._dice = network.more_dice()
         self._on_message: Callable[[int, bytes], None] | None = None
         self._on_lost: Callable[[], None] = _ignore
         self._reading = True
@@ -119,7 +120,7 @@ class End:
         if self._ended:
             return
         on_wire = sum(len(chunk) for chunk in self._wire if chunk)
-        keep = self._network.dice.randint(0, on_wire)
+        keep = self._dice.randint(0, on_wire)
         for index, chunk in enumerate(self._wire):
             self._wire[index] = (chunk or b"")[:keep]
             keep -= min(keep, len(chunk or b""))
@@ -161,7 +162,7 @@ class End:
         self.total += size
         self._in_flight += size
         self._wire.append(chunk)
-        self._last_at = max(self._last_at, self._network.arrival())
+        self._last_at = max(self._last_at, self._network.arrival(self._dice))
         self.peer.host.at(self._last_at, self.peer._arrive)
 
     def _wake(self) -> None:
@@ -234,10 +235,12 @@ class End:
 
 
 class Network:
-    """All connections. `dice` decides how long things take and where they break."""
+    """All connections; `seed` decides how long things take and where they break."""
 
-    def __init__(self, dice: random.Random) -> None:
-        self.dice = dice
+    def __init__(self, seed: int) -> None:
+        self.dice = random.Random(f"network {seed}")
+        self._seed = seed
+        self._made = 0
         self.ends: dict[End, None] = {}
         self._loop = asyncio.get_running_loop()
         self._listeners: dict[str, _Listener] = {}
@@ -253,10 +256,16 @@ class Network:
         """The network itself does something; no process is needed for it."""
         self._loop.call_soon(what)
 
-    def arrival(self) -> float:
+    def more_dice(self) -> random.Random:
+        """Dice for one connection: what happens on it does not depend on what others do."""
+        self._made += 1
+        return random.Random(f"{self._seed} {self._made}")
+
+    def arrival(self, dice: random.Random | None = None) -> float:
         """When something sent now arrives: mostly soon, now and then late."""
-        dice = self.dice.random()
-        delay = 0.0003 + 0.002 * dice if dice < 0.97 else 0.02 * self.dice.random() + 0.002
+        dice = dice or self.dice
+        chance = dice.random()
+        delay = 0.0003 + 0.002 * chance if chance < 0.97 else 0.02 * dice.random() + 0.002
         return self._loop.time() + delay
 
     # ------------------------------------------------------------ connecting

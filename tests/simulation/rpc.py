@@ -338,7 +338,7 @@ class _Connection:
         for call in self._calls.values():
             if call.task is not None:
                 call.task.cancel()
-        self._server.connections.discard(self)
+        self._server.connections.pop(self, None)
 
     def _take(self, kind: int, payload: bytes) -> None:
         if kind == PING:
@@ -398,7 +398,7 @@ class Server:
 
     def __init__(self, network: Network, host: Host, address: str) -> None:
         self.host = host
-        self.connections: set[_Connection] = set()
+        self.connections: dict[_Connection, None] = {}
         self._network = network
         self._address = address
         self._handlers: list[Any] = []
@@ -427,4 +427,4 @@ class Server:
         return next(method for method in found if method is not None)
 
     def _on_connect(self, end: End) -> None:
-        self.connections.add(_Connection(self, end))
+        self.connections[_Connection(self, end)] = None

@@ -226,7 +226,7 @@ async def _play(seed: int, *, traced: bool) -> Watch:
     loop = asyncio.get_running_loop()
     assert isinstance(loop, VirtualLoop)
     watch = Watch(trace=[] if traced else None)
-    network = Network(random.Random(f"network {seed}"))
+    network = Network(seed)
     with _simulated_transports(network):
         with _watched_errors(watch):
             world = World(seed, network, watch)

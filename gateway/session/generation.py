@@ -11,6 +11,7 @@ The session's machine says what is wanted; where, and how often it is tried, is 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -120,6 +121,8 @@ class Generation:
     def finish(self, finished: Finished) -> None:
         """The stream is settled: end its span, and write its bill if an instance ever took it."""
         opening, usage = self.opening, finished.usage
+        if self._stream.end is not None:
+            opening.end = replace(self._stream.end, usage=usage)
         prompt = usage.prompt_tokens or opening.prompt_tokens
         event = StreamFinished(
             tenant=self._owner.identity.tenant,

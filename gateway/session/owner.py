@@ -189,7 +189,7 @@ class SessionOwner:
                 generation.cancel()
             case Finished(stream):
                 generation.finish(effect)
-                self.journal.touch(stream)
+                self.journal.touch(stream, opening=True)
 
     def _over(self) -> None:
         self._registry.forget(self)

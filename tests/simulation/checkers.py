@@ -18,13 +18,15 @@ class Watch:
     """Breaches so far, and what the promises are judged by.
 
     `claimed_epochs` is the newest owner of each session by the store's own word, `swept` the
-    sessions that nobody came back for, `session_of` where a stream was stored last.
+    sessions that nobody came back for, `session_of` where a stream was stored last, and
+    `framed` how many tokens of it the store knows to be framed.
     """
 
     breaches: list[str] = field(default_factory=list)
     trace: list[str] | None = None
     swept: set[str] = field(default_factory=set)
     session_of: dict[str, str] = field(default_factory=dict)
+    framed: dict[str, int] = field(default_factory=dict)
     breached: asyncio.Event = field(default_factory=asyncio.Event)
     claimed_epochs: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     seen_epochs: dict[str, int] = field(default_factory=dict)
@@ -43,7 +45,9 @@ class Watch:
 
     def store_took(self, write: SessionWrite) -> None:
         """The store let a write in: its owner must be the newest one."""
-        self.session_of |= {stream.id: write.session for stream in write.streams}
+        for stream in write.streams:
+            self.session_of[stream.id] = write.session
+            self.framed[stream.id] = max(stream.framed_tokens, self.framed.get(stream.id, 0))
         newest = self.claimed_epochs[write.session]
         if write.epoch < newest:
             self.breach(f"{write.session}: epoch {write.epoch} wrote after {newest} took over")

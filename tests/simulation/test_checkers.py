@@ -1,4 +1,4 @@
-"""The checkers can fail: each of these faults of ours is found within a few dozen runs."""
+"""The checkers can fail: each of these faults of ours is found within 250 runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from seedance.protocol.streams import StreamSet
 from seedance.protocol.text import TextBuffer
 from tests.simulation.world import simulate
 
-SEEDS_MAX = 60
+SEEDS_MAX = 250
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -83,7 +83,10 @@ def _bills_by_the_try(patch: pytest.MonkeyPatch) -> None:
 
 def _bills_what_was_computed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
-        TextBuffer, "framed_tokens", property(lambda b: len(b.token_ids), lambda _b, _n: None)
+        TextBuffer,
+        "framed_tokens",
+        property(lambda b: len(b.token_ids), lambda _b, _n: None),
+        raising=False,
     )
 
 
@@ -104,25 +107,29 @@ def _expired_sessions_run_on(patch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(
-    ("break_it", "found_as"),
+    ("break_it", "found_as", "first"),
     [
-        (_store_without_fence, "took over"),
-        (_client_without_memory, "out of place"),
-        (_offset_off_by_one, ""),
-        (_acknowledged_frames_come_again, "is sent again"),
-        (_window_without_end, "beyond a window"),
-        (_bills_by_the_try, "is billed"),
-        (_bills_what_was_computed, "instead of"),
-        (_epoch_stays, "epoch 1 after"),
-        (_expired_sessions_run_on, ""),
+        (_store_without_fence, "took over", 122),
+        (_client_without_memory, "out of place", 28),
+        (_offset_off_by_one, "", 9),
+        (_acknowledged_frames_come_again, "is sent again", 2),
+        (_window_without_end, "beyond a window", 28),
+        (_bills_by_the_try, "is billed", 9),
+        (_bills_what_was_computed, "instead of", 1),
+        (_epoch_stays, "epoch 1 after", 2),
+        (_expired_sessions_run_on, "holds", 29),
     ],
 )
 def test_a_fault_of_ours_is_found(
-    break_it: Patch, found_as: str, monkeypatch: pytest.MonkeyPatch
+    break_it: Patch, found_as: str, first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A mesh that breaks one promise is caught, and by the checker of that promise."""
+    """A mesh that breaks one promise is caught, by the checker of that promise.
+
+    `first` only saves time: a seed that finds it soon, for as long as the code draws as it does.
+    """
     break_it(monkeypatch)
-    for seed in range(1, SEEDS_MAX + 1):
-        if any(found_as in breach for breach in simulate(seed).breaches):
+    for number in range(SEEDS_MAX):
+        verdict = simulate(1 + (first + number) % SEEDS_MAX)
+        if any(found_as in breach for breach in verdict.breaches):
             return
     pytest.fail(f"not found in {SEEDS_MAX} runs")

@@ -53,6 +53,7 @@ def judge(world: World) -> None:
         for answer in user.answers:
             if answer.ended or user.goes_s is None:
                 _judge_answer(world, user, answer)
+            _judge_stored(world, answer)
     for bill in world.ledger.bills.values():
         _judge_amount(world, bill)
     for name, instance in world.instances.items():
@@ -84,6 +85,15 @@ def _judge_answer(world: World, user: User, answer: Answer) -> None:
     _judge_bill(world, user, answer)
 
 
+def _judge_stored(world: World, answer: Answer) -> None:
+    """What the store knows to be framed is billed, also if nobody came back for it."""
+    framed = world.watch.framed.get(answer.id, 0)
+    bills = [bill for bill in world.ledger.bills.values() if bill["stream"] == answer.id]
+    billed = sum(bill["completion_tokens"] for bill in bills)
+    if billed < framed and not world.faults.may_lose_bills:
+        world.watch.breach(f"{answer.id} is billed {billed}, and {framed} were framed")
+
+
 def _judge_amount(world: World, bill: dict[str, Any]) -> None:
     """Nobody pays for more than there was, whether they heard it or not."""
     answers = (answer for user in world.users for answer in user.answers)
@@ -107,7 +117,7 @@ def _judge_bill(world: World, user: User, answer: Answer) -> None:
     # Who dies right after `done` takes its last tokens' bill along, if nobody comes back (§4.9).
     swept = world.watch.session_of.get(answer.id) in world.watch.swept
     less = sum(counts) < answer.billed
-    if not less or not (swept or (not bills and world.faults.may_lose_bills)):
+    if not (less and (swept or world.faults.may_lose_bills)):
         world.watch.breach(f"{who} is billed {counts} for {answer.billed}")
 
 

@@ -66,7 +66,7 @@ class Oracle:
 
 def draw_asked(dice: random.Random) -> Asked:
     """A request."""
-    count = dice.choice((1, 5, 20, 40, 80))
+    count = dice.choice((1, 5, 20, 40, 150))
     options: dict[str, Any] = {"stop": dice.choice(STOPS)}
     if dice.random() < 0.2:
         options["max_tokens"] = dice.randint(1, count + 5)
@@ -132,6 +132,7 @@ class User:
         self.host = Host(self.name)
         self.over = asyncio.Event()
         self.goes_s = self.dice.random() * 2 if self.dice.random() < 0.15 else None
+        self.stalls = self.dice.random() < 0.25
         self.backoff = self.dice.choice((None, QUICK, QUICK))
         requests = [draw_asked(self.dice) for _ in range(self.dice.randint(1, 3))]
         self.answers = [Answer(asked, Oracle.of(asked)) for asked in requests]

@@ -149,12 +149,14 @@ class World:
         breaking = asyncio.create_task(self.faults.run())
         work = [asyncio.create_task(self.ledger.run())]
         work += [asyncio.create_task(self._lose(user)) for user in self.users]
+        work += [asyncio.create_task(self._stall(user)) for user in self.users if user.stalls]
         try:
             async with asyncio.timeout(USERS_END_S):
                 await asyncio.gather(breaking, *(user.over.wait() for user in self.users))
         except TimeoutError:
             self.watch.breach("a stream never ends")
             return
+        await asyncio.sleep(WARM_UP_S)
         for user in self.users:
             if user.host.alive and self.dice.random() < 0.5:
                 await user.host.spawn(user.leave())
@@ -176,6 +178,17 @@ class World:
             self.watch.tell(f"{user.name} is gone")
             self.kill(user.name)
             user.over.set()
+
+    async def _stall(self, user: User) -> None:
+        """A machine that reads, and then does not, and then does."""
+        while not user.over.is_set():
+            await asyncio.sleep(self.dice.random())
+            ends = [end for end in self.network.ends if end.host is user.host]
+            for end in ends:
+                end.reading(False)
+            await asyncio.sleep(self.dice.random() * 2)
+            for end in ends:
+                end.reading(True)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from mesh.telemetry.logs import setup_logs
 
 __all__ = ["load_engine", "main"]
 
-# The engine's thread is plain Python between two runs of the model: the event loop must not wait
+# The engine's threads are plain Python between two runs of the model: the event loop must not wait
 # Python's default 5 ms for its turn.
 SWITCH_INTERVAL_S = 0.0005
 

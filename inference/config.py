@@ -66,6 +66,9 @@ class InferenceSettings(ServiceSettings):
         description="How keys and values are held: auto, fp32, fp16, bf16.",
     )
     threads: int = Field(0, ge=0, description="Compute threads; 0: as the machine allows.")
+    intake_threads: int = Field(
+        2, ge=1, le=64, description="Threads that render templates and tokenize."
+    )
     cpu_backend: Literal["auto", "native", "torch"] = Field(
         "auto",
         description="What computes on a CPU: auto, native (built once by a C++ compiler), torch.",

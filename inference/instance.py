@@ -7,6 +7,7 @@ import contextlib
 import secrets
 import sys
 from collections.abc import Callable
+from functools import partial
 
 from inference.config import InferenceSettings
 from inference.engine.engine import Engine
@@ -59,8 +60,16 @@ class Instance:
             model=runner.info.name,
         )
         deliverer = Deliverer(loop, clock, reporter.report)
-        self._engine = EngineLoop(self._core, deliverer.deliver, self._on_crash)
-        self._intake = Intake(runner.info, preparer, self._engine, clock)
+        self._engine = EngineLoop(
+            self._core,
+            deliverer.deliver,
+            self._on_crash,
+            clock,
+            overlap=settings.engine != "script",
+        )
+        self._intake = Intake(
+            runner.info, preparer, self._engine, clock, threads=settings.intake_threads
+        )
         self._service = InferenceService(
             instance=settings.instance_id,
             engine_name=settings.engine,
@@ -158,28 +167,23 @@ def _serve_metrics(
 ) -> Callable[[], None]:
     if settings.metrics_port is None:
         return lambda: None
+    stages, places = engine.stages, engine.scheduler.places
+    counters: dict[str, tuple[str, Callable[[], float]]] = {
+        "tokens": ("Tokens chosen.", lambda: engine.token_count),
+        "preemptions": ("Sequences that lost their blocks.", lambda: places.preemptions),
+        "steps": ("Steps computed.", lambda: stages.steps),
+    }
+    for stage in stages.seconds:
+        text = f"Time in the stage {stage}; fetch_wait is the model's while there was work."
+        counters[f"stage_{stage}_seconds"] = (text, partial(stages.seconds.__getitem__, stage))
+    gauges: dict[str, tuple[str, Callable[[], float]]] = {
+        "running": ("Sequences in the batch.", lambda: engine.load.running),
+        "waiting": ("Requests that wait.", lambda: engine.load.waiting),
+        "free_blocks": ("Free KV blocks.", lambda: engine.load.free_blocks),
+    }
     Folded(
         metrics.registry,
-        counters={
-            "seedance_inference_tokens": ("Tokens chosen.", lambda: engine.token_count),
-            "seedance_inference_preemptions": (
-                "Sequences that lost their blocks to a more urgent one.",
-                lambda: engine.scheduler.places.preemptions,
-            ),
-        },
-        gauges={
-            "seedance_inference_running": (
-                "Sequences in the batch.",
-                lambda: engine.load.running,
-            ),
-            "seedance_inference_waiting": (
-                "Requests that wait.",
-                lambda: engine.load.waiting,
-            ),
-            "seedance_inference_free_blocks": (
-                "Free KV blocks.",
-                lambda: engine.load.free_blocks,
-            ),
-        },
+        counters={f"seedance_inference_{name}": one for name, one in counters.items()},
+        gauges={f"seedance_inference_{name}": one for name, one in gauges.items()},
     )
     return serve_metrics(metrics.registry, settings.host, settings.metrics_port)

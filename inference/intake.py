@@ -67,7 +67,13 @@ class Intake:
     """
 
     def __init__(
-        self, info: ModelInfo, preparer: Preparer, engine: EngineLoop, clock: Clock
+        self,
+        info: ModelInfo,
+        preparer: Preparer,
+        engine: EngineLoop,
+        clock: Clock,
+        *,
+        threads: int = PREPARER_THREADS,
     ) -> None:
         self.draining = False
         self._info = info
@@ -75,7 +81,7 @@ class Intake:
         self._engine = engine
         self._clock = clock
         self._preparing = 0
-        self._pool = ThreadPoolExecutor(PREPARER_THREADS, thread_name_prefix="prepare")
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="prepare")
 
     def close(self) -> None:
         """Give the threads back; what they still prepare is for nobody."""

@@ -43,7 +43,7 @@ SERVICE_NAME = "seedance.v2.Inference"
 
 
 class Deliverer:
-    """Carries each step's output from the engine's thread to the calls on the event loop.
+    """Carries each step's output from the engine's threads to the calls on the event loop.
 
     One wake-up of the loop per step at most, and one at a time: a loop that lags finds more in the
     outboxes, not more wake-ups.
@@ -63,7 +63,7 @@ class Deliverer:
         self._scheduled = False
 
     def deliver(self, output: StepOutput) -> list[Command]:
-        """Called in the engine's thread after a step; answers which calls are to be held."""
+        """Called in an engine's thread after a step; answers which calls are to be held."""
         wall_ms = self._clock.wall_ms()
         woken: dict[int, Call] = {}
         holds: list[Command] = []

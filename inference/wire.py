@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from inference.engine.answer import FinishReason
 from inference.engine.messages import (
     Accepted,
@@ -14,7 +16,7 @@ from inference.engine.messages import (
 from inference.engine.plan import Sampled
 from inference.outbox import OutboxBatch
 from seedance.protocol.errors import SeedanceError
-from seedance.protocol.frames import Timing, Usage
+from seedance.protocol.frames import Usage
 from seedance.v2 import inference_pb2 as pb
 
 __all__ = ["error_to_pb", "response_to_pb"]
@@ -122,7 +124,7 @@ def _end(end: Done | Failed, now: float) -> pb.ServerFrame:
     done = pb.Done(
         finish_reason=_FINISH[end.reason],
         usage=_usage(end.usage),
-        timing=_timing(end.marks.timing(now)),
+        timing=pb.Timing(**asdict(end.marks.timing(now))),
     )
     return pb.ServerFrame(stream_id=stream, done=done)
 
@@ -132,19 +134,6 @@ def _usage(usage: Usage) -> pb.Usage:
         prompt_tokens=usage.prompt_tokens,
         cached_tokens=usage.cached_tokens,
         completion_tokens=usage.completion_tokens,
-    )
-
-
-def _timing(timing: Timing) -> pb.Timing:
-    return pb.Timing(
-        queue_ms=timing.queue_ms,
-        preprocess_ms=timing.preprocess_ms,
-        prefill_ms=timing.prefill_ms,
-        first_decode_ms=timing.first_decode_ms,
-        cache_sync_ms=timing.cache_sync_ms,
-        egress_ms=timing.egress_ms,
-        ttft_ms=timing.ttft_ms,
-        total_ms=timing.total_ms,
     )
 
 

@@ -11,6 +11,7 @@ from typing import Literal, Self, Unpack, overload
 from seedance.client.link import Link
 from seedance.client.options import ChatOptions, Message, endpoint, generate_frame
 from seedance.client.stream import AsyncStream, Completion, Inbox
+from seedance.client.subprotocols import SubprotocolChoice, offers
 from seedance.protocol.client import ClientMachine
 from seedance.protocol.client_events import (
     Abort,
@@ -42,6 +43,9 @@ class AsyncSeedanceClient:
         async with AsyncSeedanceClient("ws://localhost:8080") as client:
             async for chunk in client.chat(messages=[{"role": "user", "content": "Hello"}]):
                 print(chunk.delta, end="")
+
+    `subprotocol`: `json`, `proto` and `proto.zstd` (contract §5; they need `seedance[binary]`), or
+    `auto`: `proto` where that is installed.
     """
 
     def __init__(
@@ -49,9 +53,11 @@ class AsyncSeedanceClient:
         url: str,
         *,
         api_key: str | None = None,
+        subprotocol: SubprotocolChoice = "json",
         backoff: Backoff | None = None,
         on_state: Callable[[str], None] | None = None,
     ) -> None:
+        self._offers = offers(subprotocol)
         self._machine = ClientMachine(endpoint(url), jitter=random.random, backoff=backoff)
         self._headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
         self._on_state = on_state
@@ -166,7 +172,7 @@ class AsyncSeedanceClient:
                 if self._link is not None:
                     self._link.send(frame)
             case Dial(url):
-                self._link = Link(url, self._headers, self._step)
+                self._link = Link(url, self._headers, self._step, self._offers)
                 self._links.add(self._link.task)
                 self._link.task.add_done_callback(self._links.discard)
             case Hangup(close_code):

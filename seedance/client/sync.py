@@ -14,6 +14,7 @@ from typing import Any, Literal, Self, TypeVar, Unpack, overload
 from seedance.client.aio import AsyncSeedanceClient
 from seedance.client.options import ChatOptions, Message
 from seedance.client.stream import AsyncStream, Chunk, Completion
+from seedance.client.subprotocols import SubprotocolChoice
 from seedance.protocol.errors import ErrorCode, SeedanceError
 from seedance.protocol.frames import Accepted, Timing, Usage
 from seedance.protocol.reconnect import Backoff
@@ -141,10 +142,13 @@ class SeedanceClient:
         url: str,
         *,
         api_key: str | None = None,
+        subprotocol: SubprotocolChoice = "json",
         backoff: Backoff | None = None,
         on_state: Callable[[str], None] | None = None,
     ) -> None:
-        self._client = AsyncSeedanceClient(url, api_key=api_key, backoff=backoff, on_state=on_state)
+        self._client = AsyncSeedanceClient(
+            url, api_key=api_key, backoff=backoff, on_state=on_state, subprotocol=subprotocol
+        )
         self._thread = _LoopThread()
         self._finalizer = weakref.finalize(self, _farewell, self._thread, self._client)
 

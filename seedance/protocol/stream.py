@@ -35,6 +35,7 @@ from seedance.protocol.frames import (
     TokenLogprob,
     Usage,
 )
+from seedance.protocol.stopwatch import Stopwatch
 from seedance.protocol.text import Piece, TextBuffer, TextGapError
 
 __all__ = ["StreamInput", "StreamMachine", "StreamState", "error_frame"]
@@ -106,6 +107,7 @@ class StreamMachine:
         self.fingerprint = fingerprint
         self.state = StreamState.OPENING
         self.text = TextBuffer()
+        self.stopwatch = Stopwatch()
         self.accepted: UpstreamAccepted | None = None
         self.end: UpstreamDone | UpstreamFailed | None = None
         self.stored = False
@@ -277,7 +279,7 @@ class StreamMachine:
         ready = linked if not self.wants.stream else not self.text.pending
         return ready and self.move(StreamInput.SETTLE)
 
-    def end_frame(self) -> Done | ErrorFrame | None:
+    def end_frame(self, now: float) -> Done | ErrorFrame | None:
         """Its one end, when settled; None: the client has it already (`mute`)."""
         assert self.state is StreamState.SETTLED  # noqa: S101
         assert self.end is not None  # noqa: S101
@@ -287,10 +289,9 @@ class StreamMachine:
         if isinstance(self.end, UpstreamFailed):
             return error_frame(self.end.error, stream=self.id, usage=self.usage())
         text, logprobs = self._whole_text()
+        timing = self.stopwatch.timing(self.end.timing, now)
         usage = self.usage()
-        return Done(
-            self.id, self.end.finish_reason, usage, self.end.timing, text=text, logprobs=logprobs
-        )
+        return Done(self.id, self.end.finish_reason, usage, timing, text=text, logprobs=logprobs)
 
     def _whole_text(self) -> tuple[str | None, tuple[TokenLogprob, ...] | None]:
         if self.wants.stream:

@@ -24,7 +24,7 @@ from seedance.protocol.events import (
     UpstreamFailed,
     UpstreamTokens,
 )
-from seedance.protocol.frames import Generate, Resume, Usage
+from seedance.protocol.frames import Generate, Resume, Token, Usage
 from seedance.protocol.json_codec import encode_client
 from seedance.protocol.resume import gap, place_streams
 from seedance.protocol.stream import StreamMachine, StreamState, error_frame
@@ -106,6 +106,7 @@ class StreamSet:
         default = "keep" if self._delivery.windowed else "cancel"
         wants = replace(frame, on_disconnect=frame.on_disconnect or default)
         stream = StreamMachine(with_seed(wants, f"{self._session}/{frame.id}"), fingerprint)
+        stream.stopwatch.asked = now
         self.live[stream.id] = stream
         stream.allowed_tokens = self._share(now)
         self._delivery.out.append(OpenUpstream(stream.id, stream.allowed_tokens))
@@ -178,6 +179,8 @@ class StreamSet:
             for stream in self._in_turn():
                 frame = stream.next_frame(window_open=self._delivery.free > 0)
                 if frame is not None:
+                    if isinstance(frame, Token):
+                        stream.stopwatch.frame(now)
                     self._delivery.sequenced(frame, now)
                     progress = True
         for stream in list(self.live.values()):
@@ -197,7 +200,7 @@ class StreamSet:
         linked = self._delivery.open and stream.tellable
         settled = stream.settle(linked=linked)
         if stream.state is StreamState.SETTLED and linked:
-            frame = stream.end_frame()
+            frame = stream.end_frame(now)
             if frame is not None:
                 self._delivery.sequenced(frame, now)
             del self.live[stream.id]

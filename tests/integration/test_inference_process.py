@@ -159,7 +159,7 @@ async def test_a_missing_model_is_one_line_and_exit_code_2() -> None:
 
 
 async def test_metrics_for_prometheus() -> None:
-    """Tokens, batch, queue and blocks, on a port of their own."""
+    """Tokens, batch, queue, blocks and the time of each stage, on a port of their own."""
     port = free_port("127.0.0.1")
     async with running_instance(metrics_port=port) as instance, calling(instance.address) as call:
         caller = call()
@@ -174,14 +174,27 @@ async def test_metrics_for_prometheus() -> None:
             text = await asyncio.to_thread(scrape)
             return "seedance_inference_tokens_total 7.0" in text and 'reason="stop"' in text
 
+        async def staged() -> bool:
+            text = await asyncio.to_thread(scrape)
+            stages = ("fetch_wait", "fetch", "compute", "absorb", "emit")
+            read = [
+                re.search(
+                    rf"^seedance_inference_stage_{stage}_seconds_total (\S+)", text, re.MULTILINE
+                )
+                for stage in stages
+            ]
+            steps = "seedance_inference_steps_total 7.0" in text
+            return steps and all(found and float(found[1]) > 0 for found in read)
+
         await eventually(counted)
+        await eventually(staged)
 
 
 async def test_an_engine_that_fails_ends_its_process() -> None:
     """It does not stand there healthy and silent: its callers go elsewhere."""
     async with running_instance() as instance, calling(instance.address) as call:
         caller = call()
-        instance._core.step = lambda: 1 / 0  # type: ignore[method-assign]
+        instance._core.fetch = lambda: 1 / 0  # type: ignore[method-assign]
         await caller.play(1, [b"x"])
         assert await caller.finish() != "OK"
         assert instance.crashed

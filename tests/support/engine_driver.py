@@ -140,10 +140,11 @@ class EngineDriver:
         """One step; checks the engine's own invariants and the order within the output."""
         output = self.engine.step()
         self.steps += 1
-        self.engine.scheduler.places.check()
-        if output is not None:
-            self._hear(output)
-        return output
+        return self._heard(output)
+
+    def hear(self) -> StepOutput | None:
+        """What is new without a step, or amid one."""
+        return self._heard(self.engine.emit())
 
     def run(self, steps: int = STEPS_MAX, *, tick_s: float = 0.0) -> None:
         """Step until nothing is left to do, moving the clock by what the engine would wait."""
@@ -159,6 +160,12 @@ class EngineDriver:
         pool = self.engine.scheduler.places.pool
         assert pool.free == pool.total
         assert self.engine.scheduler.places.running == self.engine.scheduler.places.queued == 0
+
+    def _heard(self, output: StepOutput | None) -> StepOutput | None:
+        self.engine.scheduler.places.check()
+        if output is not None:
+            self._hear(output)
+        return output
 
     def _hear(self, output: StepOutput) -> None:
         if output.pressure:

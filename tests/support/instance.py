@@ -11,6 +11,7 @@ from pydantic import SecretStr
 
 from inference.__main__ import load_engine
 from inference.config import InferenceSettings
+from inference.engine.runner import Preparer, Runner
 from inference.instance import Instance
 from mesh.rpc.channel import MESH_SECRET_KEY, open_channel
 from mesh.rpc.convert import request_to_pb
@@ -28,13 +29,17 @@ LOOK_S = 0.01
 
 @contextlib.asynccontextmanager
 async def running_instance(
-    *, stop: asyncio.Event | None = None, **settings: object
+    *,
+    stop: asyncio.Event | None = None,
+    parts: tuple[Runner, Preparer] | None = None,
+    **settings: object,
 ) -> AsyncIterator[Instance]:
-    """An instance that serves scripts; it drains when the block is left."""
-    known = {"engine": "script", "port": 0, "mesh_secret": SecretStr(SECRET), "drain_grace_s": 0}
+    """An instance that serves scripts, or with `parts` a model; it drains when the block is left."""
+    engine = "native" if parts else "script"
+    known = {"engine": engine, "port": 0, "mesh_secret": SecretStr(SECRET), "drain_grace_s": 0}
     stop = stop or asyncio.Event()
     read = InferenceSettings(**(known | settings))  # type: ignore[arg-type]
-    instance = Instance(read, *load_engine(read), stop)
+    instance = Instance(read, *(parts or load_engine(read)), stop)
     async with asyncio.TaskGroup() as tasks:
         serving = tasks.create_task(instance.serve())
         await wait_until(lambda: instance.address or serving.done())

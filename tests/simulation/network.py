@@ -289,7 +289,7 @@ class Network:
         me = current_host()
         await asyncio.sleep(self.arrival() - self._loop.time())
         name = address.partition(":")[0]
-        while name in self._dark or frozenset((me.name, name)) in self._blocked:
+        while name in self._dark or frozenset((me.name, name)) in self._blocked:  # noqa: ASYNC110 - as TCP does
             await asyncio.sleep(SYN_S)
         listener = self._listeners.get(address)
         if listener is None or not listener.host.alive:

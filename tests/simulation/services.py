@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -14,6 +14,7 @@ from gateway.connections import Connections
 from gateway.deps import GatewayDeps
 from gateway.session.registry import SessionRegistry
 from gateway.session.usage import UsageOutbox
+from gateway.subprotocols import speech
 from gateway.tickets import Principal
 from gateway.upstream.membership import RouterWatch
 from gateway.upstream.pool import InstancePool
@@ -26,6 +27,7 @@ from inference.intake import Intake
 from inference.registration import Registration
 from inference.script import ScriptPreparer, ScriptRunner, script_info
 from inference.service import Deliverer, InferenceService, add_to_server
+from mesh.clock import Clock
 from mesh.rpc.convert import load_to_pb
 from mesh.telemetry.metrics import GatewayMetrics
 from mesh.telemetry.tracing import Tracing
@@ -153,14 +155,13 @@ class GatewayProcess:
             Principal("local"),
             windowed=True,
             affinity=f"local|{client}",
+            speech=speech(socket.subprotocol, socket),
         )
         with self.connections.holding(connection):
             connection.open()
             try:
                 async for message in socket.messages():
-                    if isinstance(message, str):
-                        await connection.on_text(message)
-                    await socket.give_way()
+                    await connection.on_message(message)
             finally:
                 connection.gone()
 
@@ -175,12 +176,17 @@ class _VirtualEngine(EngineLoop):
     """The engine's loop as a task: a step takes `STEP_S`."""
 
     def __init__(
-        self, engine: Engine, deliver: Callable[[StepOutput], list[Command]], watch: Watch
+        self,
+        engine: Engine,
+        deliver: Callable[[StepOutput], list[Command]],
+        watch: Watch,
+        clock: Clock,
     ) -> None:
-        super().__init__(engine, deliver, lambda: watch.breach("the engine failed"))
+        crash = functools.partial(watch.breach, "the engine failed")
+        super().__init__(engine, deliver, crash, clock, overlap=False)
         self._news = asyncio.Event()
 
-    def offer(self, commands: Any) -> bool:
+    def offer(self, commands: Sequence[Command]) -> bool:
         taken = super().offer(commands)
         self._news.set()
         return taken
@@ -191,14 +197,10 @@ class _VirtualEngine(EngineLoop):
 
     async def play(self) -> None:
         """Step for ever."""
-        answered: list[Command] = []
         while True:
-            commands, self._inbox = self._inbox, []
             self._news.clear()
-            self._engine.apply(answered + commands)
-            output = self._engine.step()
-            answered = [] if output is None else self._deliver(output)
-            if self._engine.wait_s == 0 or answered:
+            self.step()
+            if self._engine.wait_s == 0:
                 await asyncio.sleep(STEP_S)
             elif len(self._engine.desk.directory):
                 await _within(self._news, self._engine.wait_s)
@@ -227,7 +229,7 @@ class InstanceProcess:
         )
         self.engine = Engine(ScriptRunner(info), limits, clock)
         deliverer = Deliverer(asyncio.get_running_loop(), clock, lambda _: None)
-        loop = _VirtualEngine(self.engine, deliverer.deliver, watch)
+        loop = _VirtualEngine(self.engine, deliverer.deliver, watch, clock)
         self.intake = Intake(info, ScriptPreparer(), loop, clock)
         self.service = InferenceService(
             instance=name,

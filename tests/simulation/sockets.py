@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from websockets.exceptions import ConnectionClosedError, ConnectionClosedOK
 from websockets.frames import Close
 
+from gateway.subprotocols import SUBPROTOCOLS
 from mesh.clock import Clock
 from tests.simulation.network import End, Network
 
@@ -28,7 +29,7 @@ _CODE = struct.Struct(">H")
 
 
 class _Op(IntEnum):
-    HELLO = 1  # the upgrade request: which subprotocols are offered
+    HELLO = 1  # the upgrade request, with the subprotocol that is spoken then
     TEXT = 2
     BINARY = 3
     PING = 4
@@ -115,8 +116,10 @@ def dialler(network: Network) -> Callable[..., Any]:
     ) -> AsyncIterator[ClientSocket]:
         async with asyncio.timeout(open_timeout):
             end = await network.dial(urlsplit(url).netloc)
-        end.send(_Op.HELLO, ",".join(subprotocols).encode())
-        socket = ClientSocket(end, next(iter(subprotocols), None))
+        # The gateway takes the first that it knows, in the client's order (§1).
+        chosen = next(item for item in subprotocols if item in SUBPROTOCOLS)
+        end.send(_Op.HELLO, chosen.encode())
+        socket = ClientSocket(end, chosen)
         try:
             yield socket
         finally:
@@ -131,7 +134,7 @@ class ServerSocket:
     def __init__(self, end: End, clock: Clock) -> None:
         self.input_at = clock.monotonic()
         self.end = end
-        self.offered: tuple[str, ...] = ()
+        self.subprotocol = ""
         self._clock = clock
         self._messages: deque[str | bytes] = deque()
         self._news = asyncio.Event()
@@ -162,7 +165,7 @@ class ServerSocket:
         """Send a text message."""
         self.end.send(_Op.TEXT, text.encode())
 
-    def send_binary(self, data: bytes) -> None:
+    def send_bytes(self, data: bytes) -> None:
         """Send a binary message."""
         self.end.send(_Op.BINARY, data)
 
@@ -187,10 +190,10 @@ class ServerSocket:
 
     async def greeting(self) -> bool:
         """Wait for the upgrade request; False: it never came."""
-        while not (self.offered or self._over):
+        while not (self.subprotocol or self._over):
             self._news.clear()
             await self._news.wait()
-        return bool(self.offered)
+        return bool(self.subprotocol)
 
     async def messages(self) -> AsyncIterator[str | bytes]:
         """What the client sends, until the end."""
@@ -206,7 +209,7 @@ class ServerSocket:
         self.input_at = self._clock.monotonic()
         match kind:
             case _Op.HELLO:
-                self.offered = tuple(payload.decode().split(","))
+                self.subprotocol = payload.decode()
             case _Op.TEXT:
                 self._messages.append(payload.decode())
             case _Op.BINARY:

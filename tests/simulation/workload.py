@@ -9,6 +9,7 @@ from typing import Any
 
 from seedance.client.aio import AsyncSeedanceClient
 from seedance.client.stream import AsyncStream
+from seedance.client.subprotocols import SubprotocolChoice
 from seedance.protocol.errors import SeedanceError
 from seedance.protocol.reconnect import Backoff
 from tests.simulation.checkers import Watch
@@ -132,6 +133,7 @@ class User:
         self.host = Host(self.name)
         self.over = asyncio.Event()
         self.goes_s = self.dice.random() * 2 if self.dice.random() < 0.15 else None
+        self.subprotocol: SubprotocolChoice = self.dice.choice(("json", "proto", "proto.zstd"))
         self.stalls = self.dice.random() < 0.25
         self.backoff = self.dice.choice((None, QUICK, QUICK))
         requests = [draw_asked(self.dice) for _ in range(self.dice.randint(1, 3))]

@@ -10,7 +10,6 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 from unittest import mock
 
 import grpc.aio

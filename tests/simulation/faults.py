@@ -4,42 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
-from enum import Enum
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from tests.simulation.apart import Apart, Part
 from tests.simulation.network import End
 from tests.simulation.store import Data
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-__all__ = ["Faults", "Part"]
+__all__ = ["Faults"]
 
-
-class Part(Enum):
-    """What is not there, or not reached."""
-
-    STORE = "store"
-    GATEWAY = "gateway"
-    INSTANCE = "instance"
-    ROUTER = "router"
-
-
-# What is kept apart in a gentle run, since the one is what makes up for the other (the design, §3): a
-# session lives on in its gateway or in the store, a stream on an instance or the next one, and a
-# gateway that has just started knows only what a router tells it.
-_RELIES_ON = {
-    Part.STORE: {Part.GATEWAY},
-    Part.GATEWAY: {Part.STORE, Part.ROUTER},
-    Part.INSTANCE: {Part.INSTANCE},
-    Part.ROUTER: {Part.GATEWAY},
-}
-# How long after its return a part is not relied on: owners write anew and are believed again;
-# clients have come back; calls stand and are known to be broken; instances have registered.
-_SETTLE_S = {Part.STORE: 7.0, Part.GATEWAY: 7.0, Part.INSTANCE: 4.0, Part.ROUTER: 12.0}
 
 # A trap that nobody has stepped into by then is taken away.
 TRAP_S = 3.0
@@ -48,18 +25,15 @@ TRAP_S = 3.0
 class Faults:
     """Draws faults for a world.
 
-    Each run enables some kinds only (a swarm: rare pairs get runs of their own). `gentle`: what
+    Each run enables some kinds only (a swarm: rare pairs get runs of their own). In a gentle one what
     makes up for each other does not fail together, and no error at all is allowed.
     """
 
     def __init__(self, world: World, dice: random.Random) -> None:
         self.world = world
         self.dice = dice
-        self.gentle = dice.random() < 0.7
-        self.happened: set[Part] = set()
+        self.apart = Apart(gentle=dice.random() < 0.7)
         self.store_lost_data = False
-        self._now_broken: Counter[Part] = Counter()
-        self._settled_at: dict[Part, float] = defaultdict(float)
         kinds: list[Callable[[], Awaitable[None]]] = [
             *(self.cut_client, self.cut_call, self.part, self.slow_reader, self.freeze),
             *(self.kill_gateway, self.kill_instance, self.kill_router, self.step_clock),
@@ -71,14 +45,9 @@ class Faults:
         self._gap_s = dice.choice((0.02, 0.1, 0.3, 1.0))
 
     @property
-    def may_lose_sessions(self) -> bool:
-        """Whether a gateway and the store may have been gone together."""
-        return not self.gentle and {Part.STORE, Part.GATEWAY} <= self.happened
-
-    @property
     def may_lose_bills(self) -> bool:
         """Whether what a dead gateway had given to the store may have been lost with the store's data."""
-        return self.store_lost_data or self.may_lose_sessions
+        return self.store_lost_data or self.apart.may_lose_sessions
 
     async def run(self) -> None:
         """Break things, one after another or on top of each other."""
@@ -104,7 +73,7 @@ class Faults:
         end = self.dice.choice((end, end.peer))
         names = (end.host.name, end.peer.host.name)
         # A gateway's way to an instance is that instance for all that hangs on it.
-        with self._broken(
+        with self.apart.broken(
             Part.INSTANCE if Part.INSTANCE in map(self._part_of, names) else None
         ) as may:
             if may:
@@ -114,7 +83,7 @@ class Faults:
     async def part(self) -> None:
         """Two processes do not reach each other for a while."""
         one, other = self.dice.sample(self.world.names, 2)
-        with self._broken(*{self._part_of(one), self._part_of(other)}) as may:
+        with self.apart.broken(*{self._part_of(one), self._part_of(other)}) as may:
             if may:
                 seconds = self._duration()
                 self._tell(f"part {one} and {other} for {seconds:.2f}")
@@ -138,7 +107,7 @@ class Faults:
     async def kill_gateway(self) -> None:
         """Kill -9, and a new one at the same address after a while."""
         name = self.dice.choice(self.world.gateway_names)
-        with self._broken(Part.GATEWAY) as may:
+        with self.apart.broken(Part.GATEWAY) as may:
             if may and self.world.kill(name, silent=self._silent(f"kill {name}")):
                 await asyncio.sleep(self.dice.random() * 2)
                 self.world.start(name)
@@ -147,7 +116,7 @@ class Faults:
         """A gateway or an instance is killed while it says something: after any byte of it."""
         process = self.dice.choice((*self.world.gateway_names, *self.world.instance_names))
         ends = [e for e in self.world.network.ends if e.host is self.world.host(process)]
-        with self._broken(self._part_of(process)) as may:
+        with self.apart.broken(self._part_of(process)) as may:
             if may and ends:
                 self._tell(f"{process} will be killed in mid-word")
                 said = asyncio.Event()
@@ -157,7 +126,7 @@ class Faults:
     async def kill_at_the_store(self) -> None:
         """A gateway is killed when a command of it was carried out, before it hears so."""
         name = self.dice.choice(self.world.gateway_names)
-        with self._broken(Part.GATEWAY) as may:
+        with self.apart.broken(Part.GATEWAY) as may:
             if may:
                 self._tell(f"{name} will be killed at the store")
                 done = asyncio.Event()
@@ -177,7 +146,7 @@ class Faults:
     async def drain_gateway(self) -> None:
         """SIGTERM, then a new one."""
         name = self.dice.choice(self.world.gateway_names)
-        with self._broken(Part.GATEWAY) as may:
+        with self.apart.broken(Part.GATEWAY) as may:
             if may:
                 self._tell(f"drain {name}")
                 if await self.world.drain(name):
@@ -187,7 +156,7 @@ class Faults:
     async def kill_instance(self) -> None:
         """Kill -9, and a new one after a while."""
         name = self.dice.choice(self.world.instance_names)
-        with self._broken(Part.INSTANCE) as may:
+        with self.apart.broken(Part.INSTANCE) as may:
             if may and self.world.kill(name, silent=self._silent(f"kill {name}")):
                 await asyncio.sleep(self.dice.random() * 2)
                 self.world.start(name)
@@ -195,7 +164,7 @@ class Faults:
     async def drain_instance(self) -> None:
         """SIGTERM, then a new one."""
         name = self.dice.choice(self.world.instance_names)
-        with self._broken(Part.INSTANCE) as may:
+        with self.apart.broken(Part.INSTANCE) as may:
             if may:
                 self._tell(f"drain {name}")
                 if await self.world.drain(name):
@@ -204,7 +173,7 @@ class Faults:
 
     async def kill_router(self) -> None:
         """Kill -9, and a new one after a while."""
-        with self._broken(Part.ROUTER) as may:
+        with self.apart.broken(Part.ROUTER) as may:
             if may and self.world.kill("router", silent=self._silent("kill router")):
                 await asyncio.sleep(self.dice.random() * 3)
                 self.world.start("router")
@@ -212,7 +181,7 @@ class Faults:
     async def freeze(self) -> None:
         """SIGSTOP, and SIGCONT after a while: whoever took its work over is not disturbed."""
         name = self.dice.choice(self.world.names)
-        with self._broken(self._part_of(name)) as may:
+        with self.apart.broken(self._part_of(name)) as may:
             if may:
                 seconds = self._duration()
                 self._tell(f"freeze {name} for {seconds:.2f}")
@@ -232,7 +201,7 @@ class Faults:
     async def store_away(self) -> None:
         """It is killed and comes back, with what it had, less, or nothing."""
         store = self.world.store
-        with self._broken(Part.STORE) as may:
+        with self.apart.broken(Part.STORE) as may:
             if not may:
                 return
             store.remember()
@@ -251,32 +220,12 @@ class Faults:
 
     async def lose_answer(self) -> None:
         """A command is carried out and its answer is lost."""
-        with self._broken(Part.STORE) as may:
+        with self.apart.broken(Part.STORE) as may:
             if may:
                 self._tell("a store's answer is lost")
                 self.world.store.answers_to_lose += 1
 
     # ------------------------------------------------------------ rules
-
-    @contextmanager
-    def _broken(self, *parts: Part | None) -> Iterator[bool]:
-        """While these are; False: in a gentle run they had better not, now."""
-        broken = {part for part in parts if part is not None}
-        may = not self.gentle or all(map(self._spare, broken))
-        if may:
-            self.happened |= broken
-            self._now_broken.update(broken)
-        yield may
-        if may:
-            self._now_broken.subtract(broken)
-            now = asyncio.get_running_loop().time()
-            self._settled_at |= {part: now + _SETTLE_S[part] for part in broken}
-
-    def _spare(self, part: Part) -> bool:
-        now = asyncio.get_running_loop().time()
-        return not any(
-            self._now_broken[other] or now < self._settled_at[other] for other in _RELIES_ON[part]
-        )
 
     def _part_of(self, name: str) -> Part | None:
         if name in self.world.gateway_names:

@@ -39,7 +39,7 @@ from seedance.v2 import router_pb2, router_pb2_grpc
 from tests.simulation.checkers import ConnectionWatch, Watch
 from tests.simulation.loop import Host, HostClock
 from tests.simulation.network import End, Network
-from tests.simulation.rpc import Server
+from tests.simulation.rpc_server import Server
 from tests.simulation.sockets import ServerSocket
 from tests.simulation.store import RemoteStore, StoreServer
 from tests.support.gateway_under_test import make_deps

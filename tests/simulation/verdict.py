@@ -7,8 +7,8 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from seedance.protocol.errors import ErrorCode
+from tests.simulation.apart import Part
 from tests.simulation.checkers import Watch
-from tests.simulation.faults import Part
 from tests.simulation.loop import HostState
 from tests.simulation.services import RESUME_TTL_S
 from tests.simulation.store import StoreServer
@@ -124,14 +124,14 @@ def _judge_bill(world: World, user: User, answer: Answer) -> None:
 def _honest(world: World, user: User, answer: Answer) -> bool:
     """Whether the faults of this run explain the error (§4.8)."""
     assert answer.error is not None
-    faults, happened = world.faults, world.faults.happened
+    apart, happened = world.faults.apart, world.faults.apart.happened
     match answer.error.code:
         case ErrorCode.SESSION_EXPIRED:
-            return user.offline_s > RESUME_TTL_S or faults.may_lose_sessions
+            return user.offline_s > RESUME_TTL_S or apart.may_lose_sessions
         case ErrorCode.UNAVAILABLE if not answer.stood:
             # A client whose first gateway never answered takes its address for a wrong one.
             return Part.GATEWAY in happened
-        case ErrorCode.UNAVAILABLE if not faults.gentle and not answer.text:
+        case ErrorCode.UNAVAILABLE if not apart.gentle and not answer.text:
             return Part.INSTANCE in happened or {Part.ROUTER, Part.GATEWAY} <= happened
         case _:
             return False

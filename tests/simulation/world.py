@@ -18,7 +18,7 @@ from tests.simulation.checkers import Watch, WatchedLogs
 from tests.simulation.faults import Faults
 from tests.simulation.loop import Host, HostClock, VirtualLoop
 from tests.simulation.network import End, Network
-from tests.simulation.rpc import Channel
+from tests.simulation.rpc_client import Channel
 from tests.simulation.services import RESUME_TTL_S, GatewayProcess, InstanceProcess, RouterProcess
 from tests.simulation.sockets import dialler
 from tests.simulation.store import StoreServer

@@ -1,70 +1,41 @@
-"""gRPC over the simulated network: what the services use of `grpc.aio`, with its behaviour.
+"""`grpc.aio` over the simulated network, from the caller's side.
 
-One connection per channel carries all its calls. A message is an envelope with the call's number;
-nobody but a peer that is gone, frozen or cut off is ever silent for longer than the keepalive.
+Nobody but a peer that is gone, frozen or cut off is ever silent for longer than the keepalive.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import struct
-from collections import deque
-from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable
 from types import TracebackType
-from typing import Any, NoReturn, Self
+from typing import Any, Self
 
 import grpc
 import grpc.aio
 
 from mesh.rpc.channel import KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS
-from tests.simulation.loop import Host
 from tests.simulation.network import End, Network
+from tests.simulation.rpc_wire import (
+    BEGIN,
+    CALL,
+    CANCEL,
+    HALF_CLOSE,
+    MESSAGE,
+    PING,
+    PONG,
+    Inbox,
+)
 
-__all__ = ["Channel", "Server"]
+__all__ = ["Channel"]
 
-BEGIN, MESSAGE, HALF_CLOSE, CANCEL, STATUS, PING, PONG = range(1, 8)
 RECONNECT_S = 0.2
 
-_CALL = struct.Struct(">I")
 _NO_METADATA = grpc.aio.Metadata()
 
 
 def _failed(code: grpc.StatusCode, details: str = "") -> grpc.aio.AioRpcError:
     return grpc.aio.AioRpcError(code, _NO_METADATA, _NO_METADATA, details)
-
-
-class _Inbox:
-    """Messages of one call in one direction, and how they end (None: not yet)."""
-
-    def __init__(self) -> None:
-        self.end: grpc.StatusCode | None = None
-        self.details = ""
-        self._messages: deque[bytes] = deque()
-        self._news = asyncio.Event()
-
-    def put(self, message: bytes) -> None:
-        self._messages.append(message)
-        self._news.set()
-
-    def finish(self, code: grpc.StatusCode, details: str = "") -> None:
-        if self.end is None:
-            self.end, self.details = code, details
-            self._news.set()
-
-    async def get(self) -> bytes | None:
-        """The next message; None: the end."""
-        while not self._messages:
-            if self.end is not None:
-                return None
-            self._news.clear()
-            await self._news.wait()
-        return self._messages.popleft()
-
-
-# ---------------------------------------------------------------- client
 
 
 class _Call:
@@ -73,7 +44,7 @@ class _Call:
     def __init__(
         self, channel: Channel, path: str, codec: tuple[Any, Any], metadata: Any, *, patient: bool
     ) -> None:
-        self.inbox = _Inbox()
+        self.inbox = Inbox()
         self._channel = channel
         self._begin = json.dumps([path, list(metadata or ())]).encode()
         self._serialize, self._parse = codec
@@ -92,7 +63,7 @@ class _Call:
 
     def _send(self, kind: int, payload: bytes = b"") -> None:
         assert self._end is not None
-        self._end.send(kind, _CALL.pack(self._number) + payload)
+        self._end.send(kind, CALL.pack(self._number) + payload)
 
     async def write(self, request: Any) -> None:
         """Send a message; waits while the transport is full."""
@@ -201,14 +172,14 @@ class Channel:
         if kind == PONG:
             self._answered.set()
             return
-        (number,) = _CALL.unpack_from(payload)
+        (number,) = CALL.unpack_from(payload)
         call = self._calls.get(number)
         if call is None:
             return
         if kind == MESSAGE:
-            call.inbox.put(payload[_CALL.size :])
+            call.inbox.put(payload[CALL.size :])
         else:
-            code, details = json.loads(payload[_CALL.size :])
+            code, details = json.loads(payload[CALL.size :])
             del self._calls[number]
             call.inbox.finish(grpc.StatusCode[code], details)
 
@@ -280,151 +251,3 @@ class Channel:
 
 def _codec(given: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, Any]:
     return given or (options["request_serializer"], options["response_deserializer"])
-
-
-# ---------------------------------------------------------------- server
-
-
-@dataclass(frozen=True, slots=True)
-class _Details:
-    method: str
-    invocation_metadata: Any
-
-
-class _Context:
-    """`grpc.aio.ServicerContext` of one call."""
-
-    def __init__(self, connection: _Connection, number: int, metadata: Any) -> None:
-        self.inbox = _Inbox()
-        self.status = (grpc.StatusCode.OK, "")
-        self.task: asyncio.Task[None] | None = None
-        self._connection = connection
-        self._number = number
-        self._metadata = metadata
-
-    def invocation_metadata(self) -> Any:
-        """What the caller showed."""
-        return self._metadata
-
-    def peer(self) -> str:
-        """Who calls."""
-        return self._connection.end.peer.host.name
-
-    async def write(self, message: Any) -> None:
-        """Send an answer; waits while the transport is full."""
-        end = self._connection.end
-        if not end.open:
-            raise grpc.aio.InternalError
-        end.send(MESSAGE, _CALL.pack(self._number) + message.SerializeToString())
-        await end.room()
-
-    async def abort(self, code: grpc.StatusCode, details: str = "") -> NoReturn:
-        """End it with another status than OK."""
-        self.status = (code, details)
-        raise grpc.aio.AbortError
-
-
-class _Connection:
-    """One client's connection at the server."""
-
-    def __init__(self, server: Server, end: End) -> None:
-        self.end = end
-        self._server = server
-        self._calls: dict[int, _Context] = {}
-        end.hear(self._take, self.lost)
-
-    def lost(self) -> None:
-        """Every call of it is cancelled, as grpc.aio does."""
-        for call in self._calls.values():
-            if call.task is not None:
-                call.task.cancel()
-        self._server.connections.pop(self, None)
-
-    def _take(self, kind: int, payload: bytes) -> None:
-        if kind == PING:
-            self.end.send(PONG)
-            return
-        (number,) = _CALL.unpack_from(payload)
-        if kind == BEGIN:
-            path, metadata = json.loads(payload[_CALL.size :])
-            context = _Context(self, number, [tuple(item) for item in metadata])
-            self._calls[number] = context
-            context.task = self._server.host.spawn(self._serve(path, context, number))
-            return
-        call = self._calls.get(number)
-        if call is None:
-            return
-        if kind == MESSAGE:
-            call.inbox.put(payload[_CALL.size :])
-        elif kind == HALF_CLOSE:
-            call.inbox.finish(grpc.StatusCode.OK)
-        elif call.task is not None:
-            call.task.cancel()
-
-    async def _serve(self, path: str, context: _Context, number: int) -> None:
-        try:
-            # Who aborts has set a status; who answers a caller that is gone hears so.
-            with suppress(grpc.aio.AbortError, grpc.aio.InternalError):
-                await self._run(path, context)
-        finally:
-            self._calls.pop(number, None)
-            code, details = context.status
-            status = json.dumps([code.name, details]).encode()
-            self.end.send(STATUS, _CALL.pack(number) + status)
-
-    async def _run(self, path: str, context: _Context) -> None:
-        handler = self._server.find(path, context.invocation_metadata())
-        parse = handler.request_deserializer
-        if handler.stream_stream is not None:
-            await handler.stream_stream(_requests(context, parse), context)
-            return
-        message = await context.inbox.get()
-        if message is None:
-            return
-        if handler.unary_unary is not None:
-            await context.write(await handler.unary_unary(parse(message), context))
-        else:
-            async for answer in handler.unary_stream(parse(message), context):
-                await context.write(answer)
-
-
-async def _requests(context: _Context, parse: Callable[[bytes], Any]) -> AsyncIterator[Any]:
-    while (message := await context.inbox.get()) is not None:
-        yield parse(message)
-
-
-class Server:
-    """`grpc.aio.Server` of a process, as far as registering goes, and `start`."""
-
-    def __init__(self, network: Network, host: Host, address: str) -> None:
-        self.host = host
-        self.connections: dict[_Connection, None] = {}
-        self._network = network
-        self._address = address
-        self._handlers: list[Any] = []
-
-    def add_generic_rpc_handlers(self, handlers: Any) -> None:
-        """Handlers that are asked by name."""
-        self._handlers += handlers
-
-    def add_registered_method_handlers(self, _service: str, _handlers: Any) -> None:
-        """The same handlers once more, for a faster look-up."""
-
-    def start(self) -> None:
-        """Listen."""
-        self._network.listen(self._address, self.host, self._on_connect)
-
-    def stop(self) -> None:
-        """Listen no more, and end every connection."""
-        self._network.unlisten(self._address)
-        for connection in list(self.connections):
-            connection.end.close()
-            connection.lost()
-
-    def find(self, path: str, metadata: Any) -> Any:
-        """The handler of a method."""
-        found = (handler.service(_Details(path, metadata)) for handler in self._handlers)
-        return next(method for method in found if method is not None)
-
-    def _on_connect(self, end: End) -> None:
-        self.connections[_Connection(self, end)] = None

@@ -79,7 +79,7 @@ def draw_asked(dice: random.Random) -> Asked:
         options["priority"] = dice.randint(0, 9)
     return Asked(
         tokens=tuple(dice.choice(TOKENS) for _ in range(dice.randint(1, count))),
-        dt_ms=dice.choice((0, 1, 5, 20, 50)),
+        dt_ms=dice.choice((0, 1, 1, 5, 5, 20, 20, 50, 300)),
         first_ms=dice.choice((0, 0, 0, 30, 300)),
         options=options,
         stream=dice.random() < 0.8,

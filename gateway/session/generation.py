@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -125,8 +124,7 @@ class Generation:
     def finish(self, finished: Finished) -> None:
         """The stream is settled: end its span, and write its bill if an instance ever took it."""
         opening, usage = self.opening, finished.usage
-        if self._stream.end is not None:
-            opening.end = replace(self._stream.end, usage=usage)
+        opening.settled(self._stream.end, usage)
         prompt = usage.prompt_tokens or opening.prompt_tokens
         event = StreamFinished(
             tenant=self._owner.identity.tenant,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from gateway.session.identity import SessionIdentity
@@ -40,6 +40,10 @@ class Opening:
     instance: str = ""
     token_quota: int = 0
     end: UpstreamDone | UpstreamFailed | None = None
+
+    def settled(self, end: UpstreamDone | UpstreamFailed | None, usage: Usage) -> None:
+        """It has ended, at this price."""
+        self.end = None if end is None else replace(end, usage=usage)
 
     def write(self) -> bytes:
         """Its JSON (`instance` stands beside it in the store)."""

@@ -305,7 +305,7 @@ def _pressure(level: int, reason: str = "") -> pb.StreamResponse:
     return pb.StreamResponse(frames=[pb.ServerFrame(pressure=pressure)])
 
 
-def test_pressure_is_heard_by_every_stream_of_the_call() -> None:
+async def test_pressure_is_heard_by_every_stream_of_the_call() -> None:
     """At once by those that live, by a later one when it is accepted, by none that has ended."""
     streams = _streams()
     live, ended, late = RecordingListener(), RecordingListener(), RecordingListener()

@@ -69,11 +69,13 @@ bench: $(STAMP) ## Benchmarks of what is on the path of a token: ratios against 
 bench-engine: $(STAMP) ## Our mesh beside llama-cpp-python and transformers (ARGS: see docs/benchmarks.md)
 	$(BIN)/python -m launcher.bench.peers $(ARGS)
 
-test-equality: $(STAMP) ## 20 prompts x 64 tokens against transformers
-	$(BIN)/python -m pytest tests/heavy/test_equality_full.py
+EQUALITY := tests/heavy/test_equality_full.py tests/heavy/test_same_tokens_full.py
 
-test-heavy: $(STAMP) ## The long runs: random engine traffic, 1,000 cancellations, a drain with 200 streams
-	$(BIN)/python -m pytest -s --ignore tests/heavy/test_equality_full.py tests/heavy
+test-equality: $(STAMP) ## Token by token: 20 prompts against transformers, 100,000 tokens in any company
+	$(BIN)/python -m pytest $(EQUALITY)
+
+test-heavy: $(STAMP) ## The other long runs: random lives of the engine, 1,000 cancellations, a drain, tenants
+	$(BIN)/python -m pytest -s $(addprefix --ignore ,$(EQUALITY)) tests/heavy
 
 simulate: $(STAMP) ## 10,000 runs of the mesh on virtual time with faults; SEED=1234 plays one with its trace
 	$(BIN)/python -m tests.simulation $(if $(SEED),$(SEED) --trace,--seeds $(or $(SEEDS),10000))

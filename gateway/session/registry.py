@@ -7,6 +7,7 @@ import hmac
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from gateway.session.checkpoint import Checkpointer
@@ -32,6 +33,14 @@ SWEEP_EVERY_S = 5.0
 SWEEP_LIMIT = 32
 
 
+@dataclass(slots=True)
+class _Queue:
+    """Those who resume one session now, whose turn it is included."""
+
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    length: int = 0
+
+
 class SessionRegistry:
     """Finds a session's owner in this process, or makes one out of what the store has."""
 
@@ -55,7 +64,7 @@ class SessionRegistry:
             resume_ttl_s=settings.resume_ttl_s,
         )
         self._owners: dict[str, SessionOwner] = {}
-        self._resuming: dict[str, asyncio.Lock] = {}
+        self._resuming: dict[str, _Queue] = {}
 
     def __len__(self) -> int:
         return len(self._owners)
@@ -121,12 +130,15 @@ class SessionRegistry:
 
     @asynccontextmanager
     async def _alone(self, session: str) -> AsyncIterator[None]:
-        lock = self._resuming.setdefault(session, asyncio.Lock())
+        queue = self._resuming.setdefault(session, _Queue())
+        queue.length += 1
         try:
-            async with lock:
+            async with queue.turn:
                 yield
         finally:
-            if not lock.locked() and self._resuming.get(session) is lock:
+            queue.length -= 1
+            # A lock that was let go of looks free, though the next one is about to take it.
+            if not queue.length:
                 del self._resuming[session]
 
     async def _find(self, resume: Resume) -> SessionOwner:

@@ -47,6 +47,27 @@ async def test_two_resumes_at_once(world: World) -> None:
     assert winner.texts["s"] == TEXT
 
 
+async def test_resumes_of_one_session_never_overlap(world: World) -> None:
+    """However many come, and whenever: one has ended before the next begins, and then nothing is left."""
+    registry = world.gateways[0].registry
+    inside: set[int] = set()
+    overlaps: list[set[int]] = []
+
+    async def resume(number: int) -> None:
+        for _ in range(number):
+            await asyncio.sleep(0)
+        async with registry._alone("s"):
+            inside.add(number)
+            for _ in range(3):
+                overlaps.append(inside - {number})
+                await asyncio.sleep(0)
+            inside.discard(number)
+
+    await asyncio.gather(*map(resume, range(12)))
+    assert not any(overlaps)
+    assert not registry._resuming
+
+
 @pytest.mark.parametrize("change", ["session", "token"])
 async def test_a_stranger_is_told_nothing(world: World, change: str) -> None:
     """Unknown session and wrong token look alike: `session_expired`, 4410; the owner keeps on."""

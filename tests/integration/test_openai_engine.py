@@ -82,6 +82,19 @@ async def test_the_request_is_passed_on(
     assert "Bearer sk-1" in server.keys
 
 
+async def test_a_url_may_end_with_a_slash(server: OpenAIServer) -> None:
+    """It means the same: many servers know no path with two of them."""
+    async with (
+        running_instance(engine="openai", upstream_url=f"{server.url}/") as instance,
+        calling(instance.address) as call,
+    ):
+        caller = call()
+        received = await open_stream(caller)
+        await caller.until(lambda: received.ended)
+    assert received.text == TEXT
+    assert server.requests[0][0] == "/v1/chat/completions"
+
+
 async def test_ends(server: OpenAIServer) -> None:
     """`length` is the server's or ours at `max_tokens`; a stop string ends it also where the server knows none."""
     server.plan.finish_reason = "length"

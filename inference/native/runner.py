@@ -16,7 +16,7 @@ from inference.model.logit_edits import wants_edits
 from inference.model.sampler import TEMPERATURE_MIN, sample
 from inference.model.weights import WeightSource
 from inference.native.library import Library, ModelShape, NativeModel, NormSlot, Slot
-from inference.native.weights import GROUP, read_levels, stack
+from inference.native.weights import GROUP, WIDE, read_levels, stack
 
 __all__ = ["NativeRunner", "load_native", "why_unsupported"]
 
@@ -133,14 +133,16 @@ def load_native(
     threads: int,
     progress: Callable[[float], None],
     path: str | None = None,
+    layer_bits: int = WIDE,
 ) -> NativeRunner:
     """Read all weights into the library; `progress` hears the share done, 0 to 1.
 
-    `path` is an instruction set of `library.paths()`; None: the fastest. Ask `why_unsupported`
+    `path` is an instruction set of `library.paths()`; None: the fastest. Matrices of the layers get
+    at most `layer_bits` bits a weight; embedding and head keep 8, to which they are sensitive. Ask `why_unsupported`
     first. Raises `ModelLoadError` for a missing or damaged tensor, `MemoryError` for want of memory.
     """
     model = NativeModel(library, _shape(source.config, info), path or library.fastest_path, threads)
-    _fill(model, source, progress)
+    _fill(model, source, progress, layer_bits)
     return NativeRunner(info, model)
 
 
@@ -161,7 +163,9 @@ def _shape(config: ModelConfig, info: ModelInfo) -> ModelShape:
     )
 
 
-def _fill(model: NativeModel, source: WeightSource, progress: Callable[[float], None]) -> None:
+def _fill(
+    model: NativeModel, source: WeightSource, progress: Callable[[float], None], layer_bits: int
+) -> None:
     config = source.config
     hidden, mlp, vocab = config.hidden_size, config.mlp_size, config.vocab_size
     queries = config.head_count * config.head_dim
@@ -170,7 +174,8 @@ def _fill(model: NativeModel, source: WeightSource, progress: Callable[[float], 
         model.set_norm(slot, layer, _vector(source, f"{name}.weight", hidden))
 
     def matrix(slot: Slot, layer: int, shape: tuple[int, int], *names: str) -> None:
-        levels = stack([read_levels(source, f"{name}.weight") for name in names])
+        bits = WIDE if slot in (Slot.EMBEDDING, Slot.HEAD) else layer_bits
+        levels = stack([read_levels(source, f"{name}.weight", bits) for name in names])
         if levels.levels.shape != shape:
             raise _misshapen(names[0], levels.levels.shape, shape)
         model.set_matrix(slot, layer, levels, _bias(source, names, shape[0]))

@@ -16,6 +16,7 @@ from inference.model.transformer import load_transformer
 from inference.model.weights import WeightSource
 from inference.native.library import Library, load
 from inference.native.runner import NativeRunner, load_native
+from inference.native.weights import WIDE
 from seedance.protocol.request import Sampling
 
 __all__ = [
@@ -57,7 +58,11 @@ def native_library() -> Library | None:
 
 
 def native_runner(
-    source: WeightSource, path: str | None = None, threads: int = 2, block_size: int = BLOCK_SIZE
+    source: WeightSource,
+    path: str | None = None,
+    threads: int = 2,
+    block_size: int = BLOCK_SIZE,
+    layer_bits: int = WIDE,
 ) -> NativeRunner:
     """A runner with room for `BLOCKS` blocks."""
     library = native_library()
@@ -72,7 +77,7 @@ def native_runner(
         block_size=block_size,
         total_blocks=BLOCKS,
     )
-    return load_native(library, source, info, threads, lambda _share: None, path)
+    return load_native(library, source, info, threads, lambda _share: None, path, layer_bits)
 
 
 def plan_row(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from inference.model.backend import choose_library
+from inference.model.backend import Asked, choose_library
 from inference.model.config import ModelConfig
 from inference.model.errors import ModelLoadError
 from inference.model.safetensors_weights import SafetensorsWeights
@@ -25,9 +26,8 @@ def config(tmp_path: Path) -> ModelConfig:
     return SafetensorsWeights(write_folder(tmp_path, LLAMA | TILED)).config
 
 
-def _ask(wanted: str, config: ModelConfig, **options: object) -> object:
-    asked = {"device": CPU, "dtype": "auto", "kv_cache_dtype": "auto", "block_size": 64, **options}
-    return choose_library(wanted, config, **asked)
+def _ask(wanted: str, config: ModelConfig, **options: Any) -> object:
+    return choose_library(wanted, config, Asked(**{"device": CPU} | options))
 
 
 def test_torch_is_torch(config: ModelConfig) -> None:
@@ -40,11 +40,12 @@ def test_torch_is_torch(config: ModelConfig) -> None:
     [
         ({"dtype": "fp32"}, "dtype fp32"),
         ({"kv_cache_dtype": "fp16"}, "in fp16"),
+        ({"quantize": "none"}, "without quantization"),
         ({"device": torch.device("cuda")}, "a GPU"),
     ],
 )
 def test_what_speaks_against_native(
-    config: ModelConfig, options: dict[str, object], reason: str
+    config: ModelConfig, options: dict[str, Any], reason: str
 ) -> None:
     """`auto` falls back to torch; `native` says in one line why not, and what to do."""
     assert _ask("auto", config, **options) is None

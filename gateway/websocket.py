@@ -11,20 +11,21 @@ from starlette.responses import Response
 from gateway.auth import REFUSALS, Principal, Refusal
 from gateway.session.identity import new_identity
 from gateway.session.owner import SessionOwner
+from gateway.subprotocols import SUBPROTOCOLS, JsonSpeech, Speech, speech
 from gateway.ws_protocol import SOCKET_EXTENSION
 from seedance.protocol.connection import (
     CloseSocket,
     ConnectionEffect,
     ConnectionMachine,
+    ConnectionState,
     Deliver,
     PingPeer,
     TakeOver,
 )
 from seedance.protocol.effects import Send
-from seedance.protocol.errors import CloseCode, ErrorCode, SeedanceError
+from seedance.protocol.errors import CloseCode, ErrorCode, ProtocolFault, SeedanceError
 from seedance.protocol.events import LinkUp, LinkWritable, Refused
-from seedance.protocol.frames import GoAway, Resume
-from seedance.protocol.json_codec import encode_server
+from seedance.protocol.frames import ClientFrame, GoAway, Resume
 from seedance.protocol.resume import ResumeFault
 from seedance.protocol.stream import error_frame
 
@@ -33,9 +34,8 @@ if TYPE_CHECKING:
     from gateway.deps import GatewayDeps
     from gateway.session.registry import SessionRegistry
 
-__all__ = ["SUBPROTOCOLS", "Connection", "Socket", "serve_websocket"]
+__all__ = ["Connection", "Socket", "serve_websocket"]
 
-SUBPROTOCOLS = ("seedance.v2.json",)
 MODES = ("token", "connection", "concurrent")
 INSTANCE_CLASS_LENGTH_MAX = 64
 
@@ -54,6 +54,10 @@ class Socket(Protocol):
 
     def send_text(self, text: str) -> None:
         """Send a text message."""
+        ...
+
+    def send_bytes(self, data: bytes) -> None:
+        """Send a binary message."""
         ...
 
     def send_ping(self) -> None:
@@ -84,6 +88,7 @@ class Connection:
         mode: str = MODES[0],
         instance_class: str = "standard",
         traceparent: str = "",
+        speech: Speech | None = None,
     ) -> None:
         now = deps.clock.monotonic()
         self.armed_at = float("inf")
@@ -91,6 +96,7 @@ class Connection:
         self._deps = deps
         self._registry = registry
         self._socket = socket
+        self._speech = speech or JsonSpeech(socket)
         self._principal = principal
         self._windowed = windowed
         self._machine = ConnectionMachine(deps.settings.heartbeat_connection_s, now)
@@ -106,18 +112,29 @@ class Connection:
         self._owner.attach(self, LinkUp(self._hello, self._windowed))
         self._registry.timers.arm(self, self._machine.deadline)
 
-    async def on_text(self, text: str) -> None:
-        """A text message arrived."""
-        for effect in self._machine.text(text):
+    async def on_message(self, message: str | bytes) -> None:
+        """A message arrived. Between its frames, and after it, others have their turn."""
+        if self._machine.state is ConnectionState.CLOSED:
+            await self._socket.give_way()
+            return
+        try:
+            for frames in self._speech.hear(message):
+                for index, frame in enumerate(frames):
+                    if index:
+                        await self._socket.give_way()
+                    await self._take(frame)
+                await self._socket.give_way()
+        except ProtocolFault as fault:
+            for effect in self._machine.fault(fault):
+                self._do(effect)
+            await self._socket.give_way()
+
+    async def _take(self, frame: ClientFrame | SeedanceError) -> None:
+        for effect in self._machine.frame(frame):
             if isinstance(effect, TakeOver):
                 await self._take_over(effect.resume)
             else:
                 self._do(effect)
-
-    def on_binary(self) -> None:
-        """A binary message arrived."""
-        for effect in self._machine.binary():
-            self._do(effect)
 
     def on_time(self, now: float) -> None:
         """The connection's own deadline may have come (called by the timer wheel)."""
@@ -137,7 +154,7 @@ class Connection:
     @property
     def idle(self) -> bool:
         """Whether everything sent has left the process."""
-        return self._socket.idle
+        return self._socket.idle and not self._speech.waiting
 
     @property
     def piece_at(self) -> float | None:
@@ -146,12 +163,12 @@ class Connection:
 
     def send(self, effect: Send) -> None:
         """Hand a frame to the socket."""
-        self._socket.send_text(effect.text or encode_server(effect.frame, effect.seq))
+        self._speech.send(effect.frame, effect.seq, effect.text)
 
     def close(self, code: CloseCode, reason: str) -> None:
         """Close the socket; nothing that still arrives counts."""
         self._machine.closed()
-        self._socket.send_close(code, reason)
+        self._close_socket(code, reason)
 
     # ------------------------------------------------------------ draining
 
@@ -169,7 +186,7 @@ class Connection:
 
     def go_away(self, reason: str, reconnect_ms: int) -> None:
         """Ask the client to resume elsewhere."""
-        self._socket.send_text(encode_server(GoAway(reason, reconnect_ms)))
+        self._speech.send(GoAway(reason, reconnect_ms))
 
     # ------------------------------------------------------------ inside
 
@@ -182,9 +199,13 @@ class Connection:
             case PingPeer():
                 self._socket.send_ping()
             case CloseSocket(code, reason):
-                self._socket.send_close(code, reason)
+                self._close_socket(code, reason)
             case TakeOver():
                 raise AssertionError("`resume` is awaited by its caller")
+
+    def _close_socket(self, code: CloseCode, reason: str) -> None:
+        self._speech.flush()
+        self._socket.send_close(code, reason)
 
     async def _take_over(self, resume: Resume) -> None:
         """Carry the session that the client names; the provisional one has told its last."""
@@ -239,10 +260,12 @@ async def serve_websocket(
         return
     await websocket.accept(subprotocol=chosen)
     socket: Socket = websocket.scope["extensions"][SOCKET_EXTENSION]
+    said = speech(chosen, socket)
     try:
         mode, instance_class = _query(websocket.query_params)
     except SeedanceError as error:
-        socket.send_text(encode_server(error_frame(error), 1))
+        said.send(error_frame(error), 1)
+        said.flush()
         socket.send_close(CloseCode.PROTOCOL_ERROR, error.message)
         return
     if not connections.admits:
@@ -258,26 +281,23 @@ async def serve_websocket(
         mode=mode,
         instance_class=instance_class,
         traceparent=websocket.headers.get("traceparent", ""),
+        speech=said,
     )
     with connections.holding(connection):
         connection.open()
         try:
-            await _receive(websocket, socket, connection)
+            await _receive(websocket, connection)
         finally:
             connection.gone()
 
 
-async def _receive(websocket: WebSocket, socket: Socket, connection: Connection) -> None:
+async def _receive(websocket: WebSocket, connection: Connection) -> None:
     while True:
         message = await websocket.receive()
         if message["type"] == "websocket.disconnect":
             return
         text = message.get("text")
-        if text is None:
-            connection.on_binary()
-        else:
-            await connection.on_text(text)
-        await socket.give_way()
+        await connection.on_message(message["bytes"] if text is None else text)
 
 
 async def _refuse(websocket: WebSocket, refusal: Refusal, chosen: str | None) -> None:

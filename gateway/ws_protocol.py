@@ -28,8 +28,8 @@ SOCKET_EXTENSION = "seedance.socket"
 SEND_BUFFER_BYTES = 64 * 1024
 WRITE_HIGH_BYTES = 16 * 1024
 WRITE_LOW_BYTES = 4 * 1024
-# RFC 6455 §5.2: FIN and opcode text; the length in 7 bits, or 126 and 16 bits, or 127 and 64 bits.
-_TEXT_FINAL = 0x81
+# RFC 6455 §5.2: FIN and opcode; the length in 7 bits, or 126 and 16 bits, or 127 and 64 bits.
+_TEXT_FINAL, _BINARY_FINAL = 0x81, 0x82
 _LENGTH_7, _LENGTH_16 = 125, 0xFFFF
 FAULT_LINGER_S = 1.0
 # A client that makes us answer faster than it reads is not heard while this much waits for it. A
@@ -41,12 +41,12 @@ FLOOD_BYTES = 64 * 1024
 CLOSE_REASON_BYTES_MAX = 123
 
 
-def _header(size: int) -> bytes:
+def _header(opcode: int, size: int) -> bytes:
     if size <= _LENGTH_7:
-        return bytes((_TEXT_FINAL, size))
+        return bytes((opcode, size))
     if size <= _LENGTH_16:
-        return bytes((_TEXT_FINAL, 126)) + size.to_bytes(2, "big")
-    return bytes((_TEXT_FINAL, 127)) + size.to_bytes(8, "big")
+        return bytes((opcode, 126)) + size.to_bytes(2, "big")
+    return bytes((opcode, 127)) + size.to_bytes(8, "big")
 
 
 def _ignore(_writable: bool) -> None:
@@ -144,12 +144,18 @@ class SocketProtocol(WebSocketsSansIOProtocol):
 
     def send_text(self, text: str) -> None:
         """Send a text message with what else leaves in this turn of the loop."""
+        self._send(_TEXT_FINAL, text.encode())
+
+    def send_bytes(self, data: bytes) -> None:
+        """Send a binary message likewise."""
+        self._send(_BINARY_FINAL, data)
+
+    def _send(self, opcode: int, payload: bytes) -> None:
         if not self.alive:
             return
         if not self._outgoing:
             self.loop.call_soon(self._flush)
-        payload = text.encode()
-        self._outgoing += (_header(len(payload)), payload)
+        self._outgoing += (_header(opcode, len(payload)), payload)
 
     def _flush(self) -> None:
         outgoing, self._outgoing = self._outgoing, []

@@ -86,8 +86,6 @@ def _against(config: ModelConfig, asked: Asked) -> str | None:
         "weights are asked for without quantization": asked.quantize == "none",
         f"keys and values are asked for in {kept}": kept not in ("auto", "bf16"),
         "it is built for POSIX systems": os.name != "posix",
-        "it has no sliding windows": any(config.layer_windows),
-        "it has no norms of queries and keys": config.qk_norm,
     }
     found = [reason for reason, holds in reasons.items() if holds]
     return found[0] if found else why_unsupported(config, asked.block_size)

@@ -3,8 +3,8 @@
     weight = scale * level + minimum       level: 0 .. 15 (4 bits) or 0 .. 255 (8 bits)
 
 with one scale and one minimum per row and group of 32 columns. What a GGUF file holds in Q4_0,
-Q4_1 or Q8_0 is taken over as it is, to the bit; everything else is quantized here, to 8 bits or, where
-that is asked for, to 4.
+Q4_1 or Q8_0 is taken over as it is, to the bit, and Q4_K with its scales and minima in fp16;
+everything else is quantized here, to 8 bits or, where that is asked for, to 4.
 Formats: the GGUF specification of the ggml project.
 """
 
@@ -76,11 +76,32 @@ def _from_q8_0(blocks: Bytes) -> Levels:
     return Levels(8, levels, scales, scales * np.float16(-ZERO_8))
 
 
-# By GGUF's name: bytes of a block of 32 weights, and how it is read.
+def _from_q4_k(blocks: Bytes) -> Levels:
+    """8 groups: | d | d_min | 12 bytes of scales and minima | 128 bytes of levels |.
+
+    value = d * scale * level - d_min * minimum. Products are rounded to fp16, which moves a weight
+    by 1/2048 at most. Of the scales' and minima's 6 bits, groups 4 to 7 have the upper 2 in what
+    groups 0 to 3 leave free.
+    """
+    first, second, third = (blocks[..., at : at + 4] for at in (4, 8, 12))
+    scales = np.concatenate([first & 63, third & 0x0F | first >> 6 << 4], axis=-1)
+    minima = np.concatenate([second & 63, third >> 4 | second >> 6 << 4], axis=-1)
+    d, d_min = (_halves(blocks, at)[..., None].astype(np.float32) for at in (0, 2))
+    rows = blocks.shape[0]
+    return Levels(
+        4,
+        _nibbles(blocks[..., 16:].reshape(rows, -1, GROUP)),
+        (d * scales).astype(np.float16).reshape(rows, -1),
+        (-d_min * minima).astype(np.float16).reshape(rows, -1),
+    )
+
+
+# By GGUF's name: bytes of a block, and how it is read.
 _READERS: dict[str, tuple[int, Callable[[Bytes], Levels]]] = {
     "Q4_0": (18, _from_q4_0),
     "Q4_1": (20, _from_q4_1),
     "Q8_0": (34, _from_q8_0),
+    "Q4_K": (144, _from_q4_k),
 }
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Iterator
+from functools import partial
 from itertools import count as counter
 
 from inference.engine.engine import Engine
@@ -15,11 +17,17 @@ from launcher.bench.measure import Case
 from mesh.clock import SystemClock
 from mesh.membership import Instance
 from router.policy.scoring import RouteKey, choose_instance
+from seedance.protocol.binary_codec import (
+    ClientDecoder,
+    ClientEncoder,
+    ServerDecoder,
+    ServerEncoder,
+)
 from seedance.protocol.delivery import SessionRules
 from seedance.protocol.effects import Send
 from seedance.protocol.events import FromInstance, LinkUp, Pump, UpstreamAccepted, UpstreamTokens
 from seedance.protocol.frames import Ack, Generate, SessionFrame, Token
-from seedance.protocol.json_codec import decode_client, encode_server
+from seedance.protocol.json_codec import decode_client, decode_server, encode_server
 from seedance.protocol.request import ChatMessage, GenerateRequest
 from seedance.protocol.session import SessionMachine
 
@@ -39,6 +47,39 @@ def _encode(count: int) -> None:
 def _decode_ack(count: int) -> None:
     for _ in range(count):
         decode_client('{"type":"ack","seq":4711}')
+
+
+def _binary_frames(count: int) -> Iterator[list[tuple[Token, int]]]:
+    for seq in range(count):
+        timestamp = 1_760_000_000_000 + 6 * seq
+        yield [(Token("s1", seq * 8, " quantum", timestamp), seq + 1)]
+
+
+def _encode_binary(count: int, *, compressed: bool) -> None:
+    """One token an envelope, as a single chat has it."""
+    encoder = ServerEncoder(compressed=compressed)
+    for tick in _binary_frames(count):
+        encoder.encode(tick)
+
+
+def _round_trip_binary(count: int, *, compressed: bool) -> None:
+    encoder, decoder = ServerEncoder(compressed=compressed), ServerDecoder(compressed=compressed)
+    for tick in _binary_frames(count):
+        for message in encoder.encode(tick):
+            list(decoder.feed(message))
+
+
+def _round_trip_json(count: int) -> None:
+    for [(frame, seq)] in _binary_frames(count):
+        decode_server(encode_server(frame, seq))
+
+
+def _decode_binary_ack(count: int) -> None:
+    message = ClientEncoder(compressed=False).encode([Ack(4711)])
+    decoder = ClientDecoder(compressed=False)
+    for _ in range(count):
+        for frames in decoder.feed(message):
+            list(frames)
 
 
 def _session(count: int) -> None:
@@ -103,6 +144,27 @@ def _choose(count: int) -> None:
 CASES = (
     Case("encode a token frame", "frame", 50_000, _encode),
     Case("decode an ack", "frame", 50_000, _decode_ack),
+    Case("encode a token frame, proto", "frame", 20_000, partial(_encode_binary, compressed=False)),
+    Case(
+        "encode a token frame, proto.zstd",
+        "frame",
+        20_000,
+        partial(_encode_binary, compressed=True),
+    ),
+    Case("encode and decode a token frame, json", "frame", 20_000, _round_trip_json),
+    Case(
+        "encode and decode a token frame, proto",
+        "frame",
+        20_000,
+        partial(_round_trip_binary, compressed=False),
+    ),
+    Case(
+        "encode and decode a token frame, proto.zstd",
+        "frame",
+        20_000,
+        partial(_round_trip_binary, compressed=True),
+    ),
+    Case("decode an ack, proto", "frame", 20_000, _decode_binary_ack),
     Case("session machine, token in to numbered frame out", "token", 20_000, _session),
     Case("engine policy, 64 streams", "token", 20_000, _engine),
     Case("choose among 64 instances", "choice", 500, _choose),

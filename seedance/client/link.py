@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 from websockets.typing import Subprotocol
 
+from seedance.client.subprotocols import Talk, talk
 from seedance.protocol.client_events import Event, Lost, Opened, Received
 from seedance.protocol.errors import CloseCode, ProtocolFault
 from seedance.protocol.frames import ClientFrame
-from seedance.protocol.json_codec import decode_server, encode_client
 
-__all__ = ["SUBPROTOCOL", "Link"]
+__all__ = ["Link"]
 
-SUBPROTOCOL = "seedance.v2.json"
 MESSAGE_BYTES_MAX = 4 * 1024 * 1024
 OPEN_TIMEOUT_S = 10.0
 CLOSE_TIMEOUT_S = 1.0
@@ -34,8 +33,15 @@ class Link:
     acknowledgements, and as many generations as it may hold.
     """
 
-    def __init__(self, url: str, headers: dict[str, str], tell: Callable[[Event], None]) -> None:
+    def __init__(
+        self,
+        url: str,
+        headers: dict[str, str],
+        tell: Callable[[Event], None],
+        offers: Sequence[str],
+    ) -> None:
         self._url = url
+        self._offers = [Subprotocol(item) for item in offers]
         self._headers = headers
         self._tell = tell
         self._outbox: asyncio.Queue[ClientFrame | int] = asyncio.Queue()
@@ -62,7 +68,7 @@ class Link:
         try:
             async with connect(
                 self._url,
-                subprotocols=[Subprotocol(SUBPROTOCOL)],
+                subprotocols=self._offers,
                 additional_headers=self._headers,
                 compression=None,  # the frames are small, and deflate costs 100 kB a connection
                 max_size=MESSAGE_BYTES_MAX,
@@ -82,11 +88,13 @@ class Link:
             self._report(Lost(code))
 
     async def _talk(self, socket: ClientConnection) -> int:
-        writer = asyncio.create_task(self._write(socket))
+        spoken = talk(socket.subprotocol)
+        writer = asyncio.create_task(self._write(socket, spoken))
         self._report(Opened())
         try:
             while True:
-                self._report(Received(*decode_server(await socket.recv(decode=True))))
+                for frame, seq in spoken.decode(await socket.recv()):
+                    self._report(Received(frame, seq))
         except ConnectionClosed as closed:
             return closed.rcvd.code if closed.rcvd else _LOST
         except ProtocolFault as fault:
@@ -96,14 +104,16 @@ class Link:
             writer.cancel()
             await asyncio.wait([writer])
 
-    async def _write(self, socket: ClientConnection) -> None:
+    async def _write(self, socket: ClientConnection, spoken: Talk) -> None:
         try:
             while True:
                 frame = await self._outbox.get()
                 if isinstance(frame, int):
                     await socket.close(frame)
                     return
-                await socket.send(encode_client(frame))
+                await socket.send(spoken.encode(frame))
+        except ProtocolFault as fault:
+            await socket.close(fault.close_code, fault.message)
         except ConnectionClosed:
             return  # the reader reports it
 

@@ -13,8 +13,7 @@ from enum import Enum
 
 from seedance.protocol.errors import CloseCode, ProtocolFault, SeedanceError
 from seedance.protocol.events import Refused, SessionEvent
-from seedance.protocol.frames import Resume
-from seedance.protocol.json_codec import decode_client
+from seedance.protocol.frames import ClientFrame, Resume
 from seedance.protocol.silence import Silence, Verdict
 
 __all__ = [
@@ -72,32 +71,29 @@ ConnectionEffect = Deliver | TakeOver | PingPeer | CloseSocket
 
 
 class ConnectionMachine:
-    """Decodes messages and minds the connection's own heartbeat of `heartbeat_s`."""
+    """Takes frames and minds the connection's own heartbeat of `heartbeat_s`."""
 
     def __init__(self, heartbeat_s: float, now: float) -> None:
         self.state = ConnectionState.FIRST
         self._silence = Silence(heartbeat_s, heartbeat_s + ANSWER_WITHIN_S, now)
 
-    def text(self, message: str) -> list[ConnectionEffect]:
-        """A text message arrived."""
+    def frame(self, heard: ClientFrame | SeedanceError) -> list[ConnectionEffect]:
+        """A frame arrived, or one that is wrong by itself: the session answers that."""
         if self.state is ConnectionState.CLOSED:
             return []
-        try:
-            frame = decode_client(message)
-        except ProtocolFault as fault:
-            return self._close(fault.close_code, fault.message)
-        except SeedanceError as error:
-            self.state = ConnectionState.OPEN
-            return [Deliver(Refused(error, error.stream_id))]
-        if isinstance(frame, Resume) and self.state is ConnectionState.FIRST:
+        if isinstance(heard, Resume) and self.state is ConnectionState.FIRST:
             self.state = ConnectionState.RESUMING
-            return [TakeOver(frame)]
+            return [TakeOver(heard)]
         self.state = ConnectionState.OPEN
-        return [Deliver(frame)]
+        if isinstance(heard, SeedanceError):
+            return [Deliver(Refused(heard, heard.stream_id))]
+        return [Deliver(heard)]
 
-    def binary(self) -> list[ConnectionEffect]:
-        """A binary message arrived; this subprotocol has none."""
-        return self._close(CloseCode.UNSUPPORTED_DATA, "this subprotocol's messages are text")
+    def fault(self, fault: ProtocolFault) -> list[ConnectionEffect]:
+        """What arrived holds no frame, or is a message of the wrong kind."""
+        if self.state is ConnectionState.CLOSED:
+            return []
+        return self._close(fault.close_code, fault.message)
 
     def closed(self) -> None:
         """The WebSocket is gone."""

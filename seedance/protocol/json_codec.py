@@ -39,8 +39,11 @@ from seedance.protocol.request import (
 
 __all__ = [
     "ProtocolFault",
+    "client_body",
+    "client_frame",
     "decode_client",
     "decode_server",
+    "encodable",
     "encode_client",
     "encode_server",
     "generate_of",
@@ -222,7 +225,11 @@ def decode_client(message: str) -> ClientFrame:
     if plain_ack := _PLAIN_ACK.fullmatch(message):
         # The one frame that clients send all the time; a sixth of the time of a whole parse.
         return Ack(int(plain_ack[1]))
-    body = fields.parse_object(message)
+    return client_frame(fields.parse_object(message))
+
+
+def client_frame(body: dict[str, Any]) -> ClientFrame:
+    """The frame that a client's JSON object is; raises as `decode_client` does."""
     if "type" not in body and ("messages" in body or "prompt" in body):
         return generate_of(body)
     decode = _CLIENT_FRAMES.get(fields.required(body, "type", fields.text))
@@ -252,7 +259,8 @@ def _generate_body(frame: Generate) -> dict[str, Any]:
     return body
 
 
-def _client_body(frame: ClientFrame) -> dict[str, Any]:
+def client_body(frame: ClientFrame) -> dict[str, Any]:
+    """The JSON object of a client frame; what equals its default is left out."""
     body: dict[str, Any]
     match frame:
         case Ack(seq, sack):
@@ -286,13 +294,14 @@ def _dump(body: dict[str, Any]) -> str:
 
 def encode_client(frame: ClientFrame) -> str:
     """A client frame as its text message; what equals its default is left out."""
-    return _dump(_client_body(frame))
+    return _dump(client_body(frame))
 
 
 # ---------------------------------------------------------------- what servers send
 
 
-def _encodable(message: str) -> str:
+def encodable(message: str) -> str:
+    """The text with every lone surrogate replaced by U+FFFD."""
     # Text of ours is valid; text that came through (a model's name in a refusal) need not be.
     return message if message.isascii() else _SURROGATE.sub("\ufffd", message)
 
@@ -303,12 +312,12 @@ def encode_server(frame: ServerFrame, seq: int | None = None) -> str:
         # One of these leaves for every token: put together by hand, five times as fast as a dict.
         numbered = "" if seq is None else f'"seq":{seq},'
         many = "" if frame.tokens == 1 else f',"tokens":{frame.tokens}'
-        return _encodable(
+        return encodable(
             f'{{"type":"token",{numbered}"id":{encode_basestring(frame.id)},'
             f'"offset":{frame.offset},"delta":{encode_basestring(frame.delta)},'
             f'"timestamp":{frame.timestamp}{many}}}'
         )
-    return _encodable(_dump(server_body(frame, seq)))
+    return encodable(_dump(server_body(frame, seq)))
 
 
 def decode_server(message: str) -> tuple[ServerFrame, int | None]:

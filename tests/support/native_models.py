@@ -22,7 +22,9 @@ from seedance.protocol.request import Sampling
 __all__ = [
     "BLOCK_SIZE",
     "LLAMA_SIZES",
+    "MISTRAL_SIZES",
     "QWEN2_SIZES",
+    "QWEN3_SIZES",
     "WIDE_SIZES",
     "divergence",
     "native_library",
@@ -43,6 +45,8 @@ QWEN2_SIZES = {
     "num_attention_heads": 14,
     "num_key_value_heads": 2,
 }
+MISTRAL_SIZES = {"hidden_size": 96, "head_dim": 16}
+QWEN3_SIZES = {"hidden_size": 64, "head_dim": 16}
 WIDE_SIZES = {
     "hidden_size": 128,
     "head_dim": 128,

@@ -53,6 +53,9 @@ class FakeSocket:
         if self.close_code is None:
             self.sent.append(text)
 
+    def send_bytes(self, data: bytes) -> None:
+        raise AssertionError("this client offered JSON")
+
     def send_ping(self) -> None:
         self.pings += 1
 
@@ -151,7 +154,7 @@ class WindowedClient:
 
     async def send(self, **frame: Any) -> None:
         assert self.connection is not None
-        await self.connection.on_text(json.dumps(frame))
+        await self.connection.on_message(json.dumps(frame))
         await settle()
 
     async def generate(self, name: str, **fields: Any) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from seedance.protocol.connection import (
@@ -14,61 +12,47 @@ from seedance.protocol.connection import (
     PingPeer,
     TakeOver,
 )
-from seedance.protocol.errors import CloseCode
+from seedance.protocol.errors import CloseCode, ProtocolFault
 from seedance.protocol.events import Refused
-from seedance.protocol.frames import Generate, Ping, Resume
+from seedance.protocol.frames import Ping, Resume
+from seedance.protocol.request import bad_field
 
-RESUME = json.dumps({"type": "resume", "session": "s", "token": "t", "last_seq": 0, "offsets": {}})
+RESUME = Resume("s", "t", 0, {})
 
 
 def machine() -> ConnectionMachine:
     return ConnectionMachine(30, now=100)
 
 
-@pytest.mark.parametrize("message", ["[]", '"x"', "null", "{", "", "nonsense"])
-def test_what_is_no_object_closes(message: str) -> None:
-    """It is not of this protocol at all: 4400 (CASES 22)."""
+@pytest.mark.parametrize("code", [CloseCode.PROTOCOL_ERROR, CloseCode.UNSUPPORTED_DATA])
+def test_what_is_no_frame_closes(code: CloseCode) -> None:
+    """With the fault's own code, once, and nothing counts after it (CASES 22)."""
     connection = machine()
-    [effect] = connection.text(message)
-    assert isinstance(effect, CloseSocket)
-    assert effect.code is CloseCode.PROTOCOL_ERROR
+    [effect] = connection.fault(ProtocolFault(code, "why"))
+    assert effect == CloseSocket(code, "why")
     assert connection.state is ConnectionState.CLOSED
-    assert connection.text('{"type":"ping"}') == []
+    assert connection.frame(Ping()) == []
+    assert connection.fault(ProtocolFault(code, "again")) == []
 
 
-def test_a_binary_message_closes() -> None:
-    """The JSON subprotocol has none: 1003 (CASES 22)."""
-    [effect] = machine().binary()
-    assert isinstance(effect, CloseSocket)
-    assert effect.code is CloseCode.UNSUPPORTED_DATA
-
-
-@pytest.mark.parametrize("message", ['{"type":"what"}', "{}", '{"prompt":"\\ud83d"}'])
-def test_a_bad_frame_is_the_sessions_affair(message: str) -> None:
+def test_a_bad_frame_is_the_sessions_affair() -> None:
     """The connection goes on (CASES 20)."""
-    [effect] = machine().text(message)
-    assert isinstance(effect, Deliver)
-    assert isinstance(effect.event, Refused)
+    refusal = bad_field("prompt", "a string")
+    refusal.stream_id = "s"
+    assert machine().frame(refusal) == [Deliver(Refused(refusal, "s"))]
 
 
 def test_frames_are_delivered() -> None:
-    """Also the bare form."""
-    connection = machine()
-    [first] = connection.text('{"prompt":"hi"}')
-    [second] = connection.text('{"type":"ping","t":1}')
-    assert isinstance(first, Deliver)
-    assert isinstance(first.event, Generate)
-    assert second == Deliver(Ping(1))
+    """As they came."""
+    assert machine().frame(Ping(1)) == [Deliver(Ping(1))]
 
 
 def test_resume_is_special_only_as_the_first_message() -> None:
     """Later it is a frame like others, which the session refuses."""
-    assert isinstance(machine().text(RESUME)[0], TakeOver)
+    assert machine().frame(RESUME) == [TakeOver(RESUME)]
     connection = machine()
-    connection.text('{"type":"ping"}')
-    [late] = connection.text(RESUME)
-    assert isinstance(late, Deliver)
-    assert isinstance(late.event, Resume)
+    connection.frame(Ping())
+    assert connection.frame(RESUME) == [Deliver(RESUME)]
 
 
 def test_it_pings_after_30_s_of_silence_and_closes_15_s_later() -> None:

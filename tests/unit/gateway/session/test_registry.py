@@ -129,7 +129,7 @@ async def test_an_idle_session_is_kept_alive(world: World) -> None:
 async def test_a_simple_client_leaves_nothing(world: World) -> None:
     """Its stream ends with its connection, within two engine steps, and is billed (CASES 26, 31)."""
     connection, socket = world.gateways[0].connect(windowed=False)
-    await connection.on_text(json.dumps({"prompt": "?"}))
+    await connection.on_message(json.dumps({"prompt": "?"}))
     await world.commit()
     await world.step(4)
     assert '"token"' in socket.sent[-1]

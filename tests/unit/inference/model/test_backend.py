@@ -13,7 +13,8 @@ from inference.model.config import ModelConfig
 from inference.model.errors import ModelLoadError
 from inference.model.safetensors_weights import SafetensorsWeights
 from inference.native.build import BuildError, find_compiler
-from tests.support.tiny_models import LLAMA, write_folder
+from tests.support.native_models import native_library
+from tests.support.tiny_models import LLAMA, MISTRAL, QWEN2, QWEN3, write_folder
 
 CPU = torch.device("cpu")
 # A shape that the native step has tiles for.
@@ -52,6 +53,15 @@ def test_what_speaks_against_native(
     with pytest.raises(ModelLoadError, match=reason) as refused:
         _ask("native", config, **options)
     assert "use auto" in str(refused.value)
+
+
+@pytest.mark.parametrize("family", [MISTRAL, QWEN2, QWEN3], ids=["mistral", "qwen2", "qwen3"])
+def test_no_family_speaks_against_native(family: dict[str, Any], tmp_path: Path) -> None:
+    """Windows, biases and norms are computed natively where a library is there, or can be built."""
+    if native_library() is None:
+        pytest.skip("no C++ compiler")
+    config = SafetensorsWeights(write_folder(tmp_path, family | TILED)).config
+    assert _ask("native", config) is not None
 
 
 def test_an_unknown_backend_is_refused(config: ModelConfig) -> None:

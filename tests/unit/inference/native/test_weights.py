@@ -11,7 +11,7 @@ import torch
 
 from inference.model.gguf_weights import GgufWeights
 from inference.native.weights import GROUP, Levels, quantize, read_levels, stack
-from tests.support.native_models import QWEN2_SIZES
+from tests.support.native_models import QWEN2_SIZES, WIDE_SIZES
 from tests.support.tiny_models import LLAMA, QWEN2, write_gguf
 
 QUANTIZATIONS = ("Q4_0", "Q4_1", "Q8_0")
@@ -32,6 +32,19 @@ def test_a_file_s_own_quantization_is_kept(tmp_path: Path, name: str, config: di
         levels = read_levels(source, tensor)
         assert levels.bits == (8 if name == "Q8_0" else 4)
         np.testing.assert_allclose(levels.values(), source.tensor(tensor).numpy(), atol=1e-6)
+
+
+def test_q4_k_keeps_its_levels(tmp_path: Path) -> None:
+    """Q4_K stays at 4 bits, and its values are GGUF's own up to fp16's rounding of their scales."""
+    kind = gguf.GGMLQuantizationType.Q4_K
+    sizes = WIDE_SIZES | {"hidden_size": 256, "intermediate_size": 512}
+    source = GgufWeights(write_gguf(tmp_path / "m.gguf", LLAMA | sizes, quantization=kind))
+    for tensor in ("model.layers.1.self_attn.q_proj.weight", "model.layers.0.mlp.down_proj.weight"):
+        levels = read_levels(source, tensor)
+        assert levels.bits == 4
+        scales = np.repeat(levels.scales.astype(np.float32), GROUP, axis=1)
+        moved = np.abs(levels.values() - source.tensor(tensor).numpy())
+        assert (moved <= (levels.levels + 16.0) * scales / 2048).all()
 
 
 def test_other_types_are_quantized_to_8_bits(tmp_path: Path) -> None:

@@ -9,8 +9,9 @@ from pathlib import Path
 import torch
 
 from inference.engine.runner import ModelInfo, Runner
-from inference.model.backend import Asked, choose_library, native_threads
+from inference.model.backend import Asked, GpuOptions, choose_library, native_threads
 from inference.model.config import ModelConfig
+from inference.model.cuda_runner import load_cuda
 from inference.model.errors import ModelLoadError
 from inference.model.gguf_weights import GgufWeights
 from inference.model.kv_cache import KvCache, blocks_that_fit, kv_dtype
@@ -25,7 +26,8 @@ __all__ = ["ModelLoadError", "load_model"]
 
 log = logging.getLogger(__name__)
 
-BLOCK_SIZES = (16, 32, 64, 128)
+# The largest is for GPUs, where FlashAttention 2 reads pages of no other size.
+BLOCK_SIZES = (16, 32, 64, 128, 256)
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 KV_DTYPES = ("auto", "fp32", "bf16", "fp16")
 QUANTIZATIONS = ("auto", "none", "int8", "int4")
@@ -46,6 +48,7 @@ def load_model(
     threads: int = 0,
     cpu_backend: str = "auto",
     native_library: Path | None = None,
+    gpu: GpuOptions | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> tuple[Runner, HfPreparer]:
     """Load a Hugging Face folder or a GGUF file.
@@ -57,7 +60,8 @@ def load_model(
     `quantize`: `int8` and `int4` make the matrices smaller that have more bits; `none` computes
     with what the file has; `auto` is what the backend needs, int8 for the native step and none else.
     `threads` 0: see `default_threads` and `native_threads`. `cpu_backend`: see
-    `inference.model.backend`; `native_library` is one built ahead. `progress` hears the share loaded, 0 to 1.
+    `inference.model.backend`; `native_library` is one built ahead. `progress` hears the share loaded,
+    0 to 1, and on a GPU, which `gpu` is for, the share of its decode steps recorded.
 
     Raises `ModelLoadError`, one line with what to do, when the path is missing, a file is damaged
     or half-downloaded, the architecture is unknown, or an option is outside its range.
@@ -86,8 +90,10 @@ def load_model(
         bits, threads = (4 if quantize == "int4" else 8), threads or native_threads()
         return load_native(library, source, info, threads, hear, layer_bits=bits), preparer
     torch.set_num_threads(threads or default_threads())
-    cache = KvCache(config, info.total_blocks, block_size, kept, device)
     model = load_transformer(source, compute, device, hear, _torch_quantization(quantize, device))
+    if device.type == "cuda":
+        return load_cuda(info, model, kept, gpu or GpuOptions(), hear), preparer
+    cache = KvCache(config, info.total_blocks, block_size, kept, device)
     return TorchRunner(info, model, cache), preparer
 
 

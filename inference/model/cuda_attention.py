@@ -131,9 +131,9 @@ class FlexAttention:
         from torch.nn.attention.flex_attention import flex_attention
 
         self._tiles = tiles
-        self._kernel: Callable[..., Any] = torch.compile(  # type: ignore[call-overload] -- not typed yet
-            flex_attention, dynamic=False, recompile_limit=FLEX_COMPILES_MAX
-        )
+        # Its newest options are not in torch's annotations yet.
+        compiler: Callable[..., Any] = torch.compile
+        self._kernel = compiler(flex_attention, dynamic=False, recompile_limit=FLEX_COMPILES_MAX)
 
     def lay_out(self, rows: Sequence[PlanRow], window: int | None) -> Layout:
         """Tiles."""

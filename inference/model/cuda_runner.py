@@ -162,6 +162,7 @@ def load_cuda(
     kept: torch.dtype,
     options: GpuOptions,
     progress: Callable[[float], None],
+    cuda: Any = torch.cuda,
 ) -> CudaRunner:
     """Choose how to compute, and record the decode steps; `progress` hears the share recorded.
 
@@ -175,10 +176,10 @@ def load_cuda(
     tiles = TiledAttention(config.group, size, model.dtype, model.device)
     attention = choose_attention(config, tiles, kept)
     if isinstance(attention, TiledAttention):
-        return CudaRunner(info, model, cache, attention, None)
+        return CudaRunner(info, model, cache, attention, None, cuda)
     blocks_max = -(-info.context_length // size)
     graphs = DecodeGraphs(model, cache, attention, options.rows_max, blocks_max)
-    runner = CudaRunner(info, model, cache, attention, graphs)
+    runner = CudaRunner(info, model, cache, attention, graphs, cuda)
     graphs.record(runner.compute.stream, progress)
     return runner
 

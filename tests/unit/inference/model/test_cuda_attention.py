@@ -9,15 +9,17 @@ import pytest
 import torch
 
 from inference.model.attention import TiledAttention
+from inference.model.config import config_from_hf
 from inference.model.cuda_attention import (
     FlexAttention,
     VarlenAttention,
     choose_attention,
     distance,
 )
-from tests.support.tiny_models import tiny_config
+from tests.support.tiny_models import LLAMA
 from tests.support.varlen_reference import varlen_reference
 
+TINY = config_from_hf(LLAMA, {})
 CPU = torch.device("cpu")
 
 
@@ -36,7 +38,7 @@ def test_varlen_reads_what_the_tiles_read(
     windows: tuple[int | None, ...], dtype: torch.dtype
 ) -> None:
     """Decodes at the ends of pages and a chunk across them, with and without a sliding window."""
-    config = replace(tiny_config(), layer_windows=windows)
+    config = replace(TINY, layer_windows=windows)
     tiles = _tiles(256, dtype)
     found = distance(VarlenAttention(tiles), config, tiles, dtype)
     assert found < {torch.float32: 1e-5, torch.bfloat16: 3e-2}[dtype]
@@ -45,7 +47,7 @@ def test_varlen_reads_what_the_tiles_read(
 def test_the_kernel_that_fits_is_chosen_and_named(caplog: pytest.LogCaptureFixture) -> None:
     """With pages of 256 tokens FlashAttention computes."""
     caplog.set_level(logging.INFO)
-    chosen = choose_attention(tiny_config(), _tiles(256), torch.float32)
+    chosen = choose_attention(TINY, _tiles(256), torch.float32)
     assert isinstance(chosen, VarlenAttention)
     assert "attention is computed by VarlenAttention" in caplog.text
 
@@ -62,7 +64,7 @@ def test_kernels_that_refuse_or_err_are_passed_over(
 
     monkeypatch.setattr(torch, "compile", lambda _kernel, **_options: wrong)
     tiles = _tiles(64)
-    assert choose_attention(tiny_config(), tiles, torch.float32) is tiles
+    assert choose_attention(TINY, tiles, torch.float32) is tiles
     assert "not with VarlenAttention: Paged KV cache block size must be divisible" in caplog.text
     assert "not with FlexAttention: it is" in caplog.text
     assert "attention is computed in tiles" in caplog.text
@@ -79,7 +81,7 @@ def test_keys_of_another_type_are_the_tiles_business(caplog: pytest.LogCaptureFi
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("inference.model.cuda_attention.BACKENDS", (Broken,))
         tiles = _tiles(64)
-        assert choose_attention(tiny_config(), tiles, torch.float32) is tiles
+        assert choose_attention(TINY, tiles, torch.float32) is tiles
     assert "not with Broken: no such module" in caplog.text
     assert "long story" not in caplog.text
 
@@ -89,6 +91,6 @@ def test_keys_of_another_type_are_the_tiles_business(caplog: pytest.LogCaptureFi
 @pytest.mark.parametrize("windows", [(None, None), (50, None)])
 def test_flex_reads_what_the_tiles_read(windows: tuple[int | None, ...]) -> None:
     """Compiled for the CPU, the pages' lists and masks say the same as the tiles."""
-    config = replace(tiny_config(), layer_windows=windows)
+    config = replace(TINY, layer_windows=windows)
     tiles = _tiles(64)
     assert distance(FlexAttention(tiles), config, tiles, torch.float32) < 1e-5

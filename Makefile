@@ -11,7 +11,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 PROTOS := $(wildcard proto/seedance/v2/*.proto)
 PORT ?= 8080
 
-.PHONY: help install up test lint types fmt proto proto-check bench clean test-compose test-equality test-heavy
+.PHONY: help install up test lint types fmt proto proto-check bench bench-gpu clean test-compose test-equality test-heavy
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -64,6 +64,9 @@ proto-check: $(STAMP) # the committed stubs are what proto/ says
 
 bench: $(STAMP) ## Benchmarks of what is on the path of a token: ratios against a baseline in one run
 	$(BIN)/python -m launcher.bench
+
+bench-gpu: $(STAMP) ## On a GPU: the same words as transformers? how fast? Under five minutes
+	$(BIN)/python -m launcher.bench.gpu
 
 test-equality: $(STAMP) ## 20 prompts x 64 tokens against transformers
 	$(BIN)/python -m pytest tests/heavy/test_equality_full.py

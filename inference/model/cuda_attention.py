@@ -162,7 +162,7 @@ class FlexAttention:
         return _Flex(self._kernel, (masked_count, masked, whole_count, whole), sees, size)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Flex:
     """`pages`: how many are masked, which, how many are seen whole, which."""
 
@@ -170,25 +170,30 @@ class _Flex:
     pages: tuple[Tensor, Tensor, Tensor, Tensor]
     sees: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
     block_size: int
+    mask: Any = None
 
     def read(self, queries: Tensor, layer: int, cache: KvCache) -> Tensor:
-        from torch.nn.attention.flex_attention import BlockMask
-
         # [slots, kv_heads, head_dim] of all sequences as one that all rows share; the queries of a
         # key-value head as if they followed each other, which the kernel for short queries likes.
         keys, values = (part.flatten(0, 1).transpose(0, 1)[None] for part in cache.pages(layer))
+        if self.mask is None:
+            self.mask = self._mask(queries.shape[2], cache.blocks)
+        return torch.as_tensor(self.kernel(queries, keys, values, block_mask=self.mask)).flatten(1)
+
+    def _mask(self, queries: int, blocks: int) -> Any:
+        from torch.nn.attention.flex_attention import BlockMask
+
         masked_count, masked, whole_count, whole = self.pages
-        mask = BlockMask.from_kv_blocks(
+        return BlockMask.from_kv_blocks(
             _list(masked_count),
-            _list(_wide(masked, cache.blocks)),
+            _list(_wide(masked, blocks)),
             _list(whole_count),
-            _list(_wide(whole, cache.blocks)),
+            _list(_wide(whole, blocks)),
             BLOCK_SIZE=(FLEX_QUERY_ROWS, self.block_size),
             mask_mod=self.sees,
-            seq_lengths=(queries.shape[2], keys.shape[2]),
+            seq_lengths=(queries, blocks * self.block_size),
             compute_q_blocks=False,
         )
-        return torch.as_tensor(self.kernel(queries, keys, values, block_mask=mask)).flatten(1)
 
 
 def _list(pages: Tensor) -> Tensor:

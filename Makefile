@@ -11,7 +11,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 PROTOS := $(wildcard proto/seedance/v2/*.proto)
 PORT ?= 8080
 
-.PHONY: help install up test lint types fmt proto proto-check bench bench-gpu clean test-compose test-equality test-heavy
+.PHONY: help install up test lint types fmt proto proto-check bench bench-engine bench-gpu clean test-compose test-equality test-heavy
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -65,14 +65,19 @@ proto-check: $(STAMP) # the committed stubs are what proto/ says
 bench: $(STAMP) ## Benchmarks of what is on the path of a token: ratios against a baseline in one run
 	$(BIN)/python -m launcher.bench
 
+bench-engine: $(STAMP) ## Our mesh beside llama-cpp-python and transformers (ARGS: see docs/benchmarks.md)
+	$(BIN)/python -m launcher.bench.peers $(ARGS)
+
 bench-gpu: $(STAMP) ## On a GPU: the same words as transformers? how fast? Under five minutes
 	$(BIN)/python -m launcher.bench.gpu
 
-test-equality: $(STAMP) ## 20 prompts x 64 tokens against transformers
-	$(BIN)/python -m pytest tests/heavy/test_equality_full.py
+EQUALITY := tests/heavy/test_equality_full.py tests/heavy/test_same_tokens_full.py
 
-test-heavy: $(STAMP) ## The long runs: random engine traffic, 1,000 cancellations, a drain with 200 streams
-	$(BIN)/python -m pytest -s --ignore tests/heavy/test_equality_full.py tests/heavy
+test-equality: $(STAMP) ## Token by token: 20 prompts against transformers, 100,000 tokens in any company
+	$(BIN)/python -m pytest $(EQUALITY)
+
+test-heavy: $(STAMP) ## The other long runs: random lives of the engine, 1,000 cancellations, a drain, tenants
+	$(BIN)/python -m pytest -s $(addprefix --ignore ,$(EQUALITY)) tests/heavy
 
 test-compose: $(STAMP) ## docker compose up answers (needs a Docker engine)
 	$(BIN)/python -m pytest -m compose tests/e2e

@@ -103,8 +103,12 @@ class CudaRunner:
 
     @torch.inference_mode()
     def run(self, plan: StepPlan) -> list[Sampled]:
-        """Compute one step; when this returns, or raises, nothing of it is under way."""
+        """Compute one step; when this returns, or raises, nothing of its rows is under way."""
         try:
+            if plan.copies:
+                # On the stream of the steps that write and read those blocks.
+                with self.compute.work():
+                    self._cache.copy(plan.copies)
             if not plan.rows:
                 return []
             if self._graphs is not None and self._graphs.fits(plan.rows):
@@ -170,7 +174,7 @@ def load_cuda(
     """
     config, size = model.config, info.block_size
     # One block more than the engine knows: for the rows that fill up a recorded step.
-    cache = KvCache(config, info.total_blocks + 1, size, kept, model.device)
+    cache = KvCache(config, info.total_blocks + 1, size, kept, model.device, info.cold_blocks)
     if options.torch_compile:
         _fuse(model, must=not options.compile_fallback)
     tiles = TiledAttention(config.group, size, model.dtype, model.device)

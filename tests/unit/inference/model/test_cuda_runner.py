@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from inference.engine.plan import StepPlan
+from inference.engine.plan import BlockCopy, StepPlan
 from inference.model.attention import TiledAttention
 from inference.model.backend import GpuOptions
 from inference.model.cuda_attention import VarlenAttention
@@ -140,6 +140,25 @@ def test_a_chunk_that_chooses_nothing_is_waited_for_too(host: Host) -> None:
     assert host.runner.run(StepPlan([row])) == []
     assert host.device.log[-1] == "host waits for emit"
     assert "emit waits for compute" in host.device.log
+
+
+def test_blocks_are_saved_before_they_are_written(host: Host) -> None:
+    """Copies to and from the CPU tier go ahead of the step's rows on the same stream, rows or none."""
+    host.device.log.clear()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(KvCache, "copy", lambda _self, _copies: host.device.log.append("copies"))
+        copy = [BlockCopy(0, 0, save=True)]
+        row = SoloSequence([5], 1).next_row(0, [0])
+        host.runner.run(StepPlan([row], copy))
+        assert host.device.log[:4] == [
+            "compute records",
+            "copies",
+            "compute records",
+            "fetch records",
+        ]
+        host.device.log.clear()
+        assert host.runner.run(StepPlan([], copy)) == []
+        assert "copies" in host.device.log
 
 
 def test_a_step_that_fails_is_over_when_it_is_told(

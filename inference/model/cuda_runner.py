@@ -140,15 +140,16 @@ class CudaRunner:
 
     def _choose(self, rows: list[PlanRow], logits: Tensor, likeliest: Tensor) -> list[Sampled]:
         """Where only likeliest tokens are asked for, their ids alone come back."""
+        plain = all(map(plainly_greedy, rows))
         with self.emit.work(self.compute):
-            if not all(map(plainly_greedy, rows)):
-                return sample(logits, rows)
-            # Begun only: it arrives in pinned memory, which torch's host allocator lends.
-            ids = likeliest.to("cpu", non_blocking=True)
+            # Ids are on their way only: into pinned memory, which torch's host allocator lends.
+            found = likeliest.to("cpu", non_blocking=True) if plain else sample(logits, rows)
         self.emit.wait()
+        if isinstance(found, list):
+            return found
         return [
             Sampled(row.sequence_id, token_id)
-            for row, token_id in zip(rows, ids.tolist(), strict=True)
+            for row, token_id in zip(rows, found.tolist(), strict=True)
         ]
 
     def release(self, sequence_id: int) -> None:

@@ -19,6 +19,6 @@ def send(
 
     It leaves from pinned memory, which torch's host allocator gives to nobody else before it is through.
     """
-    if device.type == "cpu":
-        return torch.tensor(values, dtype=dtype)
+    if device.type == "cpu" or not values:
+        return torch.tensor(values, dtype=dtype, device=device)
     return torch.tensor(values, dtype=dtype, pin_memory=True).to(device, non_blocking=True)

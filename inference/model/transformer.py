@@ -107,6 +107,7 @@ class Transformer:
         last = self._norm(x.index_select(0, batch.last_tokens), self._final_norm)
         return self._head(last)
 
+    @torch.inference_mode()
     def fuse(self) -> None:
         """Let `torch.compile` fuse the arithmetic between the MLPs' products, and try it.
 
@@ -114,7 +115,8 @@ class Transformer:
         """
         fused = torch.compile(self._mlp, dynamic=True)
         size = self.config.hidden_size
-        fused(torch.zeros(ROWS_MIN, size, dtype=self.dtype, device=self.device), self._layers[0])
+        for rows in (1, ROWS_MIN):  # one row is a shape of its own, all others are one
+            fused(torch.zeros(rows, size, dtype=self.dtype, device=self.device), self._layers[0])
         self._run_mlp = fused
 
     def _attention(

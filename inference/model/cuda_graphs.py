@@ -90,7 +90,7 @@ class DecodeGraphs:
             step = partial(self._step, size)
             self._replays[size] = step if pool is None else _recorded(step, stream, pool)
             progress((index + 1) / len(sizes))
-        log.info("decodes are recorded for %s rows", ", ".join(map(str, sizes)))
+            log.info("decodes of %d rows are recorded, %d of %d", size, index + 1, len(sizes))
 
     def fits(self, rows: Sequence[PlanRow]) -> bool:
         """Whether rows are a decode step that was recorded."""

@@ -185,7 +185,12 @@ def load_cuda(
     blocks_max = -(-info.context_length // size)
     graphs = DecodeGraphs(model, cache, attention, options.rows_max, blocks_max)
     runner = CudaRunner(info, model, cache, attention, graphs, cuda)
-    graphs.record(runner.compute.stream, progress)
+    try:
+        graphs.record(runner.compute.stream, progress)
+    except Exception:  # a driver's or a compiler's; all steps can be computed without
+        log.warning("decodes are not recorded, which makes them slow", exc_info=True)
+        cuda.synchronize()
+        return CudaRunner(info, model, cache, attention, None, cuda)
     return runner
 
 

@@ -212,6 +212,23 @@ def test_compiling_that_fails_is_a_warning_or_the_end(
     assert generate(runner, [1, 2, 3], 2)
 
 
+def test_recording_that_fails_is_a_warning(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What a driver cannot record is computed step by step."""
+
+    def refuse(*_arguments: object) -> None:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    host = Host(folder)
+    monkeypatch.setattr(DecodeGraphs, "record", refuse)
+    model, device = _transformer(folder), HostDevice(*"abcdef")
+    options = GpuOptions(2)
+    runner = load_cuda(host.plain.info, model, torch.float32, options, lambda _share: None, device)
+    assert "not permitted when stream is capturing" in caplog.text
+    assert generate(runner, [1, 2, 3], 4) == generate(host.plain, [1, 2, 3], 4)
+
+
 @pytest.mark.timeout(300)
 @pytest.mark.filterwarnings("ignore")  # of the compiler's own modules
 def test_a_fused_model_says_the_same_and_is_compiled_at_the_start(

@@ -72,7 +72,7 @@ bench-engine: $(STAMP) ## Our mesh beside llama-cpp-python and transformers (ARG
 bench-gpu: $(STAMP) ## On a GPU: the same words as transformers? how fast? Under five minutes
 	$(BIN)/python -m launcher.bench.gpu
 
-EQUALITY := tests/heavy/test_equality_full.py tests/heavy/test_same_tokens_full.py
+EQUALITY := tests/heavy/test_equality_full.py tests/heavy/test_same_tokens_full.py tests/heavy/test_quantize_divergence.py
 
 test-equality: $(STAMP) ## Token by token: 20 prompts against transformers, 100,000 tokens in any company
 	$(BIN)/python -m pytest $(EQUALITY)

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -67,15 +67,18 @@ def with_model(options: UpOptions) -> UpOptions:
 
 @contextlib.asynccontextmanager
 async def running_mesh(
-    options: UpOptions, environment: Mapping[str, str] | None = None
+    options: UpOptions,
+    environment: Mapping[str, str] | None = None,
+    adjust: Callable[[ProcessSpec], ProcessSpec] = lambda spec: spec,
 ) -> AsyncIterator[RunningMesh]:
     """Start everything, and end it when the block is left. The data folder is made.
 
+    `environment` is added to this process's; `adjust` has the last word on each process.
     Raises `StartFailedError`.
     """
     for folder in ("logs", "store"):
         (options.data / folder).mkdir(parents=True, exist_ok=True)
-    specs = build(options)
+    specs = [adjust(spec) for spec in build(options)]
     supervisor = Supervisor(
         specs, options.data, environment=mesh_environment({**os.environ, **(environment or {})})
     )

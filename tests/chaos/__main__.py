@@ -20,6 +20,9 @@ from tests.chaos.traffic import ENGINES
 
 __all__ = ["main"]
 
+# Where nobody sees a progress bar, a line after so many runs.
+SAID_EVERY = 25
+
 
 def _progress(console: Console) -> Progress:
     return Progress(
@@ -73,6 +76,8 @@ def main(
         def tell(report: Report) -> None:
             nonlocal told
             progress.update(task, completed=report.runs)
+            if not console.is_terminal and report.runs % SAID_EVERY == 0:
+                console.print(f"{report.runs} of {runs}", highlight=False)
             for failure in report.failures[told:]:
                 typer.echo(failure)
             told = len(report.failures)

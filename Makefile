@@ -11,7 +11,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 PROTOS := $(wildcard proto/seedance/v2/*.proto)
 PORT ?= 8080
 
-.PHONY: help install up test lint types fmt proto proto-check bench bench-sessions chaos clean test-compose test-equality
+.PHONY: help install up test lint types fmt proto proto-check bench bench-sessions chaos clean test-compose test-equality test-heavy
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -65,15 +65,18 @@ proto-check: $(STAMP) # the committed stubs are what proto/ says
 bench: $(STAMP) ## Benchmarks of what is on the path of a token: ratios against a baseline in one run
 	$(BIN)/python -m launcher.bench
 
-bench-sessions: $(STAMP) ## What the death of a process, a slow reader and a checkpoint cost (10 min)
+bench-sessions: $(STAMP) ## What the death of a process, a slow reader and a checkpoint cost (half an hour)
 	$(BIN)/python -m launcher.bench.sessions
 
 RUNS ?= 100
 chaos: $(STAMP) ## Break the mesh RUNS times (100), of ENGINE script or native; SEED and KINDS as printed
 	$(BIN)/python -m tests.chaos --runs $(RUNS) $(if $(SEED),--seed $(SEED)) $(if $(KINDS),--kinds $(KINDS)) $(if $(ENGINE),--engine $(ENGINE))
 
-test-equality: $(STAMP) ## 20 prompts x 64 tokens against transformers, and other heavy runs
-	$(BIN)/python -m pytest tests/heavy
+test-equality: $(STAMP) ## 20 prompts x 64 tokens against transformers
+	$(BIN)/python -m pytest tests/heavy/test_equality_full.py
+
+test-heavy: $(STAMP) ## The long runs: random engine traffic, 1,000 cancellations, a drain with 200 streams
+	$(BIN)/python -m pytest -s --ignore tests/heavy/test_equality_full.py tests/heavy
 
 test-compose: $(STAMP) ## docker compose up answers (needs a Docker engine)
 	$(BIN)/python -m pytest -m compose tests/e2e

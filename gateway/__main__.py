@@ -74,11 +74,13 @@ async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
     settings = settings.model_copy(update={"port": port})
     clock = SystemClock()
     store = _store(settings, clock)
+    metrics = GatewayMetrics()
     pool = InstancePool(
         _membership(settings, clock),
         clock,
         mesh_secret=settings.mesh_secret.get_secret_value(),
         calls=settings.upstream_calls,
+        on_breaker=lambda instance, state: metrics.breakers.labels(instance, state.value).inc(),
     )
     tracing = Tracing(
         "gateway",
@@ -92,7 +94,7 @@ async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
         store,
         pool,
         tracing,
-        GatewayMetrics(),
+        metrics,
         _authenticator(settings, store),
         UsageOutbox(store),
     )

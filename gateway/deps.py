@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gateway.auth import Authenticator
 from gateway.config import GatewaySettings
 from gateway.session.usage import UsageOutbox
 from gateway.store.base import SessionStore
+from gateway.upstream.backoff import RetryBudget
 from gateway.upstream.base import Upstream
 from mesh.clock import Clock
 from mesh.telemetry.metrics import GatewayMetrics
@@ -28,3 +29,4 @@ class GatewayDeps:
     metrics: GatewayMetrics
     authenticator: Authenticator
     usage: UsageOutbox
+    retries: RetryBudget = field(default_factory=RetryBudget)

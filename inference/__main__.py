@@ -49,6 +49,7 @@ def load_engine(settings: InferenceSettings) -> tuple[Runner, Preparer]:
             kv_cache_gib=settings.kv_cache_gib,
             dtype=settings.dtype,
             kv_cache_dtype=settings.kv_cache_dtype,
+            quantize=settings.quantize,
             threads=settings.threads,
             cpu_backend=settings.cpu_backend,
             native_library=settings.native_library,

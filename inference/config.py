@@ -65,6 +65,11 @@ class InferenceSettings(ServiceSettings):
         "auto",
         description="How keys and values are held: auto, fp32, fp16, bf16.",
     )
+    quantize: Literal["auto", "none", "int8", "int4"] = Field(
+        "auto",
+        description="How weights with more bits are made smaller: none, int8, int4 (half of int8's "
+        "memory, for large models: a small one loses much), auto (int8 for the native step, else none).",
+    )
     threads: int = Field(0, ge=0, description="Compute threads; 0: as the machine allows.")
     intake_threads: int = Field(
         2, ge=1, le=64, description="Threads that render templates and tokenize."

@@ -10,11 +10,14 @@ from rich.prompt import Prompt
 from mesh.settings import exit_with
 from seedance import SeedanceClient
 from seedance.protocol.errors import SeedanceError
+from seedance.protocol.reconnect import Backoff
 
 __all__ = ["run_chat"]
 
 # The conversation that is sent along; older turns are left out, so that it always fits.
 TURNS_MAX = 20
+# A person waits: that nobody is there is said within seconds.
+TRIES_MAX = 4
 
 
 def _answer(
@@ -54,7 +57,7 @@ def run_chat(
     url: str, *, model: str | None, api_key: str | None, temperature: float, question: str | None
 ) -> None:
     """Ask `question` once, or talk until the user ends it; a failure is one line and exit code 2."""
-    client = SeedanceClient(url, api_key=api_key)
+    client = SeedanceClient(url, api_key=api_key, backoff=Backoff(tries_max=TRIES_MAX))
     try:
         if question is not None:
             _answer(client, [{"role": "user", "content": question}], model, temperature)

@@ -7,11 +7,14 @@ export const SUBPROTOCOL = "seedance.v2.json";
 
 const ACK_EVERY_FRAMES = 8; // one acknowledgement for so many frames,
 const ACK_DELAY_MS = 50; // or so long after the first that has none (§4.1)
-const STREAMS_MAX = 1024; // generations a client holds at once
+const STREAMS_MAX = 1024; // generations a client holds at once, running or waiting
+const LIVE_MAX = 64; // those that a session has at once (§2); one more waits here
 const ENDED_MAX = 1024; // ended streams whose end a resume still tells (§3)
 const GREETING_MS = 10_000; // how long a new socket may take to say its first word
 const BUFFER_BYTES_MAX = 1024 * 1024; // unread text; over it nothing is acknowledged
-const BACKOFF = { baseMs: 500, maxMs: 30_000, triesMax: 10, firstTriesMax: 3, healthyMs: 10_000 };
+const OPENS_AFTER = 3; // failed connects in a row that open the breaker,
+const HEARTBEATS = 5; // and answers that prove a connection after that
+const BACKOFF = { baseMs: 500, maxMs: 30_000, triesMax: 10, healthyMs: 5_000 };
 
 const RETRY = new Set([1001, 1006, 1011, 1012, 1013, 4408, 4429]);
 const SEQUENCED = new Set(["accepted", "token", "flush", "done", "error"]);
@@ -25,6 +28,7 @@ const ERROR_OF_CLOSE = new Map([
   [4410, ["session_expired", "the session is gone"]],
 ]);
 const GAVE_UP = ["unavailable", "no gateway can be reached"];
+const NO_PRESSURE = { level: "none", reason: "" };
 
 const utf8 = new TextEncoder();
 const strictUtf8 = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
@@ -95,7 +99,45 @@ export class ReceiveWindow {
   }
 }
 
-/** When and where to try again: full jitter, over all gateways in turn (§3). */
+/**
+ * Holds new requests back while no gateway can be reached, and until one has proven itself.
+ * Half-open, running streams are resumed, and nothing new is asked before `HEARTBEATS` answers.
+ */
+class Breaker {
+  constructor() {
+    this.state = "closed"; // closed, open, half-open
+    this.failures = 0;
+    this.beats = 0;
+  }
+
+  failed() {
+    this.failures += 1;
+    if (this.failures >= OPENS_AFTER) this.state = "open";
+  }
+
+  connected() {
+    this.failures = this.beats = 0;
+    if (this.state === "open") this.state = "half-open";
+  }
+
+  lost() {
+    if (this.state === "half-open") this.state = "open";
+  }
+
+  /** A heartbeat was answered; whether it was the last one needed. */
+  beat() {
+    this.beats += 1;
+    if (this.state !== "half-open" || this.beats < HEARTBEATS) return false;
+    this.state = "closed";
+    return true;
+  }
+}
+
+/**
+ * When and where to try again: full jitter, over all gateways in turn (§3).
+ * Only a connection that lived `healthyMs` shortens the delay; one that brought something new begins
+ * a new count of tries.
+ */
 class Reconnect {
   constructor(url, jitter, backoff) {
     this.jitter = jitter;
@@ -103,7 +145,12 @@ class Reconnect {
     this.urls = [url];
     this.index = 0;
     this.tries = 0;
-    this.stood = false;
+    this.doublings = 0;
+    this.breaker = new Breaker();
+  }
+
+  get probing() {
+    return this.breaker.state === "half-open";
   }
 
   get url() {
@@ -111,7 +158,7 @@ class Reconnect {
   }
 
   learn(gateways) {
-    this.stood = true;
+    this.breaker.connected();
     const here = this.url;
     const first = new URL(this.urls[0]);
     const others = gateways.filter(isSocketUrl).flatMap((base) => {
@@ -128,16 +175,22 @@ class Reconnect {
     this.index = Math.max(0, this.urls.indexOf(here));
   }
 
+  /** A connection that stood is gone after so long. */
+  lost(livedMs) {
+    this.breaker.lost();
+    if (livedMs >= this.backoff.healthyMs) this.tries = this.doublings = 0;
+  }
+
   /** Turn to the next endpoint and say how long to wait; null after the last try. */
   nextDelay() {
-    const { baseMs, maxMs, triesMax, firstTriesMax } = this.backoff;
-    const spent = this.stood ? this.tries : this.tries + 1;
-    if (spent >= (this.stood ? triesMax : firstTriesMax)) {
-      this.tries = 0;
+    const { baseMs, maxMs, triesMax } = this.backoff;
+    if (this.tries >= triesMax) {
+      this.tries = this.doublings = 0;
       return null;
     }
-    const ceiling = Math.min(maxMs, baseMs * 2 ** this.tries);
+    const ceiling = Math.min(maxMs, baseMs * 2 ** this.doublings);
     this.tries += 1;
+    if (ceiling < maxMs) this.doublings += 1;
     this.index += 1;
     return this.jitter() * ceiling;
   }
@@ -185,23 +238,28 @@ class Streams {
 
   add(frame) {
     if (this.live.size >= STREAMS_MAX) {
-      const message = `this client already holds ${STREAMS_MAX} generations`;
+      const message = `this client already holds ${STREAMS_MAX} generations: wait for one to end`;
       throw new SeedanceError(errorFrame(frame.id, "overloaded", message));
     }
     this.live.set(frame.id, { frame, state: "waiting", offset: 0, aborted: false });
   }
 
   /** What a session that just opened has to hear, oldest first. */
-  unsent() {
+  unheard() {
     const frames = [];
     for (const [id, stream] of this.live) {
-      if (stream.state !== "accepted") {
-        stream.state = "sent";
-        frames.push(stream.frame);
-      }
+      if (stream.state === "sent") frames.push(stream.frame);
       if (stream.aborted) frames.push({ type: "cancel", id });
     }
-    return frames;
+    return frames.concat(this.waiting());
+  }
+
+  /** The generations whose turn has come, oldest first: as many as the session has room for. */
+  waiting() {
+    const waiting = [...this.live.values()].filter((stream) => stream.state === "waiting");
+    const next = waiting.slice(0, Math.max(0, LIVE_MAX - (this.live.size - waiting.length)));
+    for (const stream of next) stream.state = "sent";
+    return next.map((stream) => stream.frame);
   }
 
   abort(id, connected) {
@@ -297,6 +355,7 @@ class Streams {
 export class ClientMachine {
   constructor(url, { jitter = Math.random, backoff = {} } = {}) {
     this.state = "idle";
+    this.pressure = NO_PRESSURE; // what the server said last of how much less it asks for
     this.session = null;
     this.jitter = jitter;
     this.backoff = { ...BACKOFF, ...backoff };
@@ -349,7 +408,7 @@ export class ClientMachine {
       throw new SeedanceError(errorFrame(frame.id, "unavailable", "the client is closed"));
     }
     this.streams.add(frame);
-    if (this.state === "open") this.#send(...this.streams.unsent());
+    this.#ask();
     this.#connect();
   }
 
@@ -379,9 +438,9 @@ export class ClientMachine {
 
   #lost(code, now) {
     if (this.state === "idle" || this.state === "closed") return;
-    if (this.state === "open" && now - this.openedAt >= this.backoff.healthyMs) {
-      this.reconnect.tries = 0;
-    }
+    this.pressure = NO_PRESSURE;
+    if (this.state === "open") this.reconnect.lost(now - this.openedAt);
+    else this.reconnect.breaker.failed();
     if (code === 4410 && this.session) {
       this.session = null;
       this.effects.push(...this.streams.loseSession(...ERROR_OF_CLOSE.get(4410)));
@@ -423,7 +482,7 @@ export class ClientMachine {
       this.effects.push({ hangup: 1001 });
       this.#lost(1001, now);
     } else if (due.includes("dial")) this.effects.push({ dial: this.reconnect.url });
-    else if (due.includes("ping")) this.#send({ type: "ping", t: Math.trunc(now) });
+    else if (due.includes("ping")) this.#ping(now);
   }
 
   #received(frame, now) {
@@ -445,6 +504,12 @@ export class ClientMachine {
         break;
       case "ping":
         this.#send("t" in frame ? { type: "pong", t: frame.t } : { type: "pong" });
+        break;
+      case "pong":
+        if (this.state === "open") this.#beat(now);
+        break;
+      case "pressure":
+        this.pressure = { level: frame.level, reason: frame.reason };
         break;
       case "checkpoint":
         if (frame.ack_level === "committed") this.streams.committed(frame.sequence_id);
@@ -473,7 +538,22 @@ export class ClientMachine {
     this.state = "open";
     this.timers.clear();
     this.#heard(now);
-    this.#send(...this.streams.unsent());
+    if (this.reconnect.probing) this.#ping(now);
+    else this.#send(...this.streams.unheard());
+  }
+
+  #beat(now) {
+    if (this.reconnect.breaker.beat()) this.#send(...this.streams.unheard());
+    else if (this.reconnect.probing) this.#ping(now);
+  }
+
+  #ping(now) {
+    this.#send({ type: "ping", t: Math.trunc(now) });
+  }
+
+  /** Send the generations whose turn it is, on a connection that need not prove itself first. */
+  #ask() {
+    if (this.state === "open" && !this.reconnect.probing) this.#send(...this.streams.waiting());
   }
 
   #take(frame, now) {
@@ -484,7 +564,10 @@ export class ClientMachine {
     for (const ready of this.window.receive(frame.seq, frame, now)) {
       this.reconnect.tries = 0;
       this.effects.push(...this.streams.take(ready, ready.seq));
-      if (ready.type === "done" || ready.type === "error") this.behind.delete(ready.id);
+      if (ready.type === "done" || ready.type === "error") {
+        this.behind.delete(ready.id);
+        this.#ask();
+      }
     }
   }
 
@@ -594,29 +677,38 @@ export class ChatStream {
  *   for await (const chunk of client.chat({ messages })) show(chunk.delta);
  *
  * `apiKey` travels as a subprotocol item, which a browser can set and no log keeps (§1).
- * `onState` hears of idle, connecting, resuming, open, closed.
+ * `onState` hears of idle, connecting, resuming, open, closed; `onPressure` of `{level, reason}` when it
+ * changes: none, throttle or pause.
  */
 export class SeedanceClient {
   #machine;
   #protocols;
   #onState;
+  #onPressure;
   #WebSocket;
   #streams = new Map();
   #socket = null;
   #timer = null;
   #timerAt = Infinity;
 
-  constructor(url, { apiKey, onState = () => {}, backoff, WebSocket = globalThis.WebSocket } = {}) {
+  constructor(url, options = {}) {
+    const { apiKey, onState, onPressure, backoff, WebSocket = globalThis.WebSocket } = options;
     this.#machine = new ClientMachine(url, { backoff });
     this.#protocols = [SUBPROTOCOL];
     if (apiKey) this.#protocols.push(`seedance.auth.${base64url(apiKey)}`);
-    this.#onState = onState;
+    this.#onState = onState ?? (() => {});
+    this.#onPressure = onPressure ?? (() => {});
     this.#WebSocket = WebSocket;
   }
 
   /** idle, connecting, resuming, open or closed. */
   get state() {
     return this.#machine.state;
+  }
+
+  /** How much less the mesh asks for now: `{level, reason}`, level none, throttle or pause. */
+  get pressure() {
+    return this.#machine.pressure;
   }
 
   /** What the server said of the session, while one holds. */
@@ -653,9 +745,12 @@ export class SeedanceClient {
 
   #step(event) {
     const before = this.state;
+    const pressed = this.pressure;
     for (const effect of this.#machine.step(event, performance.now())) this.#do(effect);
     this.#setTimer();
     if (this.state !== before) this.#onState(this.state);
+    const { level, reason } = this.pressure;
+    if (level !== pressed.level || reason !== pressed.reason) this.#onPressure(this.pressure);
   }
 
   #do(effect) {

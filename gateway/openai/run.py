@@ -18,6 +18,7 @@ from gateway.openai.account import Account, Caller
 from gateway.upstream.base import (
     NoInstanceError,
     Open,
+    PressureLevel,
     StreamHandle,
     UpstreamAccepted,
     UpstreamTokens,
@@ -263,6 +264,9 @@ class Generation:
             self._account.computed(usage)
         retried = _TRY_ELSEWHERE if self._accepted is None else _TRY_ELSEWHERE_AGAIN
         self._finish(_Lost(error) if error.code in retried else error)
+
+    def on_pressure(self, _level: PressureLevel, _reason: str) -> None:
+        """OpenAI's API has no word for it."""
 
     def on_broken(self) -> None:
         """The call broke."""

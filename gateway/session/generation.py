@@ -11,6 +11,7 @@ The session's machine says what is wanted; where, and how often it is tried, is 
 from __future__ import annotations
 
 import asyncio
+import random
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -28,11 +29,13 @@ from seedance.protocol.events import (
     UpstreamBroken,
     UpstreamDone,
     UpstreamFailed,
+    UpstreamPressure,
     UpstreamTokens,
 )
 from seedance.protocol.frames import Timing, Usage
+from seedance.protocol.pressure import PressureLevel
 from seedance.protocol.request import within_quota
-from seedance.protocol.stream import StreamMachine
+from seedance.protocol.stream import StreamMachine, StreamState
 
 if TYPE_CHECKING:
     from gateway.session.owner import SessionOwner
@@ -40,7 +43,8 @@ if TYPE_CHECKING:
 __all__ = ["RECOVERIES_MAX", "Generation"]
 
 # A stream is looked for at once on its instance and on another one, then after waits that double, for
-# about 13 s in all; then it ends with `unavailable`. Tokens that arrive make the count begin anew.
+# about 13 s in all; then it ends with `unavailable`. Tokens that arrive make the count begin anew. One that
+# no instance has taken yet is tried elsewhere only while the gateway's `RetryBudget` lasts.
 RECOVERIES_MAX = 12
 RECOVERIES_AT_ONCE = 2
 RECOVERY_WAIT_S = 0.1
@@ -162,7 +166,8 @@ class Generation:
         """This owner was fenced, or drains: not a word to the instance."""
         self._leave()
         self._phase = _Phase.OVER
-        self._span.end()
+        if self._stream.state not in (StreamState.SETTLED, StreamState.ENDED):
+            self._span.end()  # else `finish` has
 
     # ------------------------------------------------------------ what the instance says
 
@@ -196,12 +201,14 @@ class Generation:
             return False
         if self._phase is _Phase.OPENING and code is ErrorCode.UNAVAILABLE:
             self._failed |= {self.opening.instance}
-            return self._tries < RECOVERIES_MAX
+            runs = bool(self.opening.model)
+            return self._tries < RECOVERIES_MAX and (runs or self._deps.retries.spend())
         # Whatever speaks against attaching, to open it anew with its tokens is always possible.
         return self._phase is _Phase.ATTACHING
 
     def _accepted(self, accepted: UpstreamAccepted) -> None:
         self._phase = _Phase.HELD
+        self._deps.retries.taken()
         opening = self.opening
         opening.instance = accepted.instance
         opening.model = accepted.model
@@ -225,6 +232,8 @@ class Generation:
         self._tries += 1
         waits = self._tries - RECOVERIES_AT_ONCE
         wait = min(RECOVERY_WAIT_S * 2.0 ** (waits - 1), RECOVERY_WAIT_MAX_S) if waits > 0 else 0.0
+        # A thousand streams that lost one instance do not come to the next one in step.
+        wait *= random.uniform(0.75, 1.25)  # noqa: S311 - no secret
         self._retry = asyncio.get_running_loop().call_later(wait, self._reopen)
 
     def _reopen(self) -> None:
@@ -344,6 +353,10 @@ class _Ear:
     def on_error(self, error: SeedanceError, usage: Usage | None) -> None:
         """The instance refused or failed it."""
         self._hear(UpstreamFailed(error, usage))
+
+    def on_pressure(self, level: PressureLevel, reason: str) -> None:
+        """The instance asks for less, or no longer."""
+        self._hear(UpstreamPressure(level, reason))
 
     def on_broken(self) -> None:
         """The call broke."""

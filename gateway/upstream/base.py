@@ -8,12 +8,12 @@ flushed once per message.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 from typing import Protocol
 
 from seedance.protocol.errors import SeedanceError
 from seedance.protocol.events import UpstreamAccepted, UpstreamTokens
 from seedance.protocol.frames import Timing, Usage
+from seedance.protocol.pressure import PressureLevel
 from seedance.protocol.request import GenerateRequest
 
 __all__ = [
@@ -28,14 +28,6 @@ __all__ = [
     "UpstreamTokens",
     "Where",
 ]
-
-
-class PressureLevel(Enum):
-    """How much less an instance asks for."""
-
-    NONE = "none"
-    THROTTLE = "throttle"
-    PAUSE = "pause"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +86,10 @@ class StreamListener(Protocol):
 
     def on_error(self, error: SeedanceError, usage: Usage | None) -> None:
         """The instance refused or failed it."""
+        ...
+
+    def on_pressure(self, level: PressureLevel, reason: str) -> None:
+        """The instance asks its callers for less, or no longer."""
         ...
 
     def on_broken(self) -> None:

@@ -39,7 +39,7 @@ class SharedCall:
     @property
     def pressure(self) -> PressureLevel:
         """What the instance asked for last."""
-        return self._streams.pressure
+        return self._streams.pressed[0]
 
     def open(self, spec: Open | Attach, listener: StreamListener) -> Handle:
         """Add a stream. Raises `SeedanceError` (`overloaded`)."""

@@ -1,7 +1,8 @@
-"""A connection to one instance: probed, then used by one shared call, then probed again."""
+"""A connection to one instance: probed, then used by one shared call and pinged, then probed again."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from enum import Enum
 
@@ -11,6 +12,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from gateway.upstream.backoff import Backoff
 from gateway.upstream.base import Attach, Open, PressureLevel, StreamListener
+from gateway.upstream.breaker import Breaker
 from gateway.upstream.call import Metadata, SharedCall
 from gateway.upstream.streams import Handle
 from mesh.clock import Clock
@@ -21,6 +23,9 @@ __all__ = ["Link", "LinkState"]
 PROBE_TIMEOUT_S = 2.0
 # A connection that did not live this long does not count as recovery.
 STABLE_S = 5.0
+# The round trips that the breaker judges; an instance that is stopped is out after three of them.
+PING_EVERY_S = 1.0
+PING_TIMEOUT_S = 1.0
 
 
 class LinkState(Enum):
@@ -41,7 +46,7 @@ _NEXT = {
 class Link:
     """One connection. `run` probes, serves and reconnects until it is cancelled.
 
-    `on_change` is called after each change of state.
+    `on_change` is called after each change of state; `breaker` hears of pings and broken calls.
     """
 
     def __init__(
@@ -50,12 +55,14 @@ class Link:
         address: str,
         metadata: Metadata,
         clock: Clock,
+        breaker: Breaker,
         on_change: Callable[[], None],
     ) -> None:
         self.address = address
         self._instance = instance
         self._metadata = metadata
         self._clock = clock
+        self._breaker = breaker
         self._on_change = on_change
         self._state = LinkState.PROBING
         self._call = SharedCall(instance)
@@ -97,24 +104,47 @@ class Link:
     async def _probe(self, channel: grpc.aio.Channel) -> bool:
         """Whether the instance answers and says that it serves."""
         try:
-            answer = await health_pb2_grpc.HealthStub(channel).Check(
-                health_pb2.HealthCheckRequest(), timeout=PROBE_TIMEOUT_S, wait_for_ready=True
-            )
+            status = await _check(channel, PROBE_TIMEOUT_S)
         except grpc.aio.AioRpcError:
             return False
-        return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
+        return bool(status == health_pb2.HealthCheckResponse.SERVING)
 
     async def _serve(self, channel: grpc.aio.Channel) -> None:
         self._become(LinkState.READY)
         try:
-            await self._call.run(channel, self._metadata)
+            async with asyncio.TaskGroup() as tasks:
+                pinging = tasks.create_task(self._ping(channel))
+                await self._call.run(channel, self._metadata)
+                pinging.cancel()
+            self._breaker.broken(self._clock.monotonic())
         finally:
             # Out of choice first: a stream that hears of the break looks for an instance at once.
             self._become(LinkState.PROBING)
             broken, self._call = self._call, SharedCall(self._instance)
             broken.break_streams()
 
+    async def _ping(self, channel: grpc.aio.Channel) -> None:
+        """Measure the round trip for ever; whatever the instance says, it has answered."""
+        took_s: float | None = 0.0
+        while True:
+            await asyncio.sleep(PING_EVERY_S if took_s is not None else 0)
+            started = self._clock.monotonic()
+            try:
+                await _check(channel, PING_TIMEOUT_S)
+                took_s = self._clock.monotonic() - started
+            except grpc.aio.AioRpcError:
+                took_s = None
+            self._breaker.sample(took_s, self._clock.monotonic())
+
     def _become(self, state: LinkState) -> None:
         assert state in _NEXT[self._state], (self._state, state)  # noqa: S101 - our own bug
         self._state = state
         self._on_change()
+
+
+async def _check(channel: grpc.aio.Channel, timeout_s: float) -> int:
+    """What the instance says of its health. Raises `AioRpcError` when it does not answer in time."""
+    answer = await health_pb2_grpc.HealthStub(channel).Check(
+        health_pb2.HealthCheckRequest(), timeout=timeout_s, wait_for_ready=True
+    )
+    return int(answer.status)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,6 +18,7 @@ from gateway.upstream.base import (
     StreamListener,
     Where,
 )
+from gateway.upstream.breaker import Breaker, BreakerState
 from gateway.upstream.call import Metadata
 from gateway.upstream.link import Link
 from gateway.upstream.membership import MembershipSource
@@ -27,6 +30,8 @@ from seedance.protocol.errors import ErrorCode, SeedanceError
 
 __all__ = ["InstancePool"]
 
+_log = logging.getLogger("gateway.upstream")
+
 METHOD = "Generate"
 RETRY_AFTER_MS = 500
 _LEVELS = (PressureLevel.NONE, PressureLevel.THROTTLE, PressureLevel.PAUSE)
@@ -37,6 +42,7 @@ class _Member:
     """An instance and the links to it. `retired`: no member any more; its streams run on."""
 
     instance: Instance
+    breaker: Breaker
     links: dict[Link, asyncio.Task[None]] = field(default_factory=dict)
     retired: bool = False
 
@@ -81,15 +87,23 @@ class _NeverOpened:
 class InstancePool:
     """`Upstream` over gRPC. Everything happens on the event loop that runs `run`.
 
-    `calls` is how many shared calls are held to each instance.
+    `calls` is how many shared calls are held to each instance; `on_breaker` hears of the states of their
+    breakers.
     """
 
     def __init__(
-        self, source: MembershipSource, clock: Clock, *, mesh_secret: str = "", calls: int = 1
+        self,
+        source: MembershipSource,
+        clock: Clock,
+        *,
+        mesh_secret: str = "",
+        calls: int = 1,
+        on_breaker: Callable[[str, BreakerState], None] = lambda _instance, _state: None,
     ) -> None:
         self._source = source
         self._clock = clock
         self._calls = calls
+        self._on_breaker = on_breaker
         self._metadata: Metadata = ((MESH_SECRET_KEY, mesh_secret),) if mesh_secret else ()
         self._members: dict[str, _Member] = {}
         self._retired: list[_Member] = []
@@ -106,12 +120,15 @@ class InstancePool:
     def choose(self, where: Where) -> str:
         """The instance's id by the router's rule; see the base."""
         members = self._source.current()
-        unusable = {i.id for i in members if not self._usable(i.id)}
+        unusable = where.exclude | {i.id for i in members if not self._usable(i.id)}
         paused = {i for i, m in self._members.items() if m.pressure is PressureLevel.PAUSE}
-        choice = self._choose(members, where, where.exclude | unusable | paused)
+        choice = self._choose_well(members, where, unusable | paused)
         if choice.instance is None and paused:
             # Everybody is full: the one asked will say when to come again.
-            choice = self._choose(members, where, where.exclude | unusable)
+            choice = self._choose_well(members, where, unusable)
+        if choice.instance is None:
+            # Better one that answers late than none.
+            choice = self._choose(members, where, unusable)
         if choice.instance is not None:
             return choice.instance.id
         if choice.outcome is Outcome.MODEL_UNKNOWN and members:
@@ -125,6 +142,22 @@ class InstancePool:
             "no instance can take the request now",
             retry_after_ms=RETRY_AFTER_MS,
         )
+
+    def _choose_well(
+        self, members: Iterable[Instance], where: Where, exclude: frozenset[str] | set[str]
+    ) -> Choice:
+        """Among those whose breaker is closed, and those half-open whose turn for a probe it is."""
+        exclude = exclude | self._in_state(BreakerState.OPEN)
+        probed = self._in_state(BreakerState.HALF_OPEN)
+        choice = self._choose(members, where, exclude)
+        if choice.instance is None or choice.instance.id not in probed:
+            return choice
+        if self._members[choice.instance.id].breaker.take_probe():
+            return choice
+        return self._choose(members, where, exclude | probed)
+
+    def _in_state(self, state: BreakerState) -> set[str]:
+        return {i for i, m in self._members.items() if m.breaker.state is state}
 
     def _choose(
         self, members: Iterable[Instance], where: Where, exclude: frozenset[str] | set[str]
@@ -190,13 +223,23 @@ class InstancePool:
 
     def _connect(self, instance: Instance) -> _Member:
         assert self._tasks is not None  # noqa: S101 - only `run` leads here
-        member = _Member(instance)
+        member = _Member(instance, Breaker(random.random, partial(self._breaker_is, instance.id)))
         for _ in range(self._calls):
             link = Link(
-                instance.id, instance.address, self._metadata, self._clock, self._close_idle
+                instance.id,
+                instance.address,
+                self._metadata,
+                self._clock,
+                member.breaker,
+                self._close_idle,
             )
             member.links[link] = self._tasks.create_task(link.run())
         return member
+
+    def _breaker_is(self, instance_id: str, state: BreakerState) -> None:
+        level = logging.WARNING if state is BreakerState.OPEN else logging.INFO
+        _log.log(level, "the breaker of %s is %s", instance_id, state.value)
+        self._on_breaker(instance_id, state)
 
     def _retire(self, member: _Member) -> None:
         """Take nothing new to it; its links stay for as long as streams run on them."""

@@ -8,9 +8,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from enum import Enum
+from functools import partial
 from typing import TypeVar
 
-from gateway.upstream.base import Attach, Open, PressureLevel, StreamListener
+from gateway.upstream.base import Attach, Open, StreamListener
 from gateway.upstream.wire import (
     accepted_from_pb,
     attach_to_pb,
@@ -23,6 +24,7 @@ from gateway.upstream.wire import (
     usage_from_pb,
 )
 from seedance.protocol.errors import ErrorCode, SeedanceError
+from seedance.protocol.pressure import FREE, Pressed, PressureLevel
 from seedance.v2 import inference_pb2 as pb
 
 __all__ = ["CallStreams", "Handle"]
@@ -114,11 +116,11 @@ class Handle:
 class CallStreams:
     """All streams of one call. `wake` is called when there is something to send.
 
-    `pressure` is the level that the instance asked for last.
+    `pressed` is what the instance asked for last.
     """
 
     def __init__(self, instance: str, wake: Callable[[], None]) -> None:
-        self.pressure = PressureLevel.NONE
+        self.pressed = FREE
         self._instance = instance
         self._wake = wake
         self._live: dict[int, Handle] = {}
@@ -213,12 +215,23 @@ class CallStreams:
     def _begin(self, frame: pb.ServerFrame) -> bool:
         kind = frame.WhichOneof("frame")
         if kind == "pressure":
-            self.pressure = pressure_from_pb(frame.pressure)
+            self._press(pressure_from_pb(frame.pressure))
         elif kind == "accepted":
             handle = self._live.get(frame.stream_id)
             if handle is not None:
                 self._tell(handle, handle.listener.on_accepted, accepted_from_pb(frame.accepted))
+                if handle.live and self.pressed is not FREE:
+                    self._tell_pressure(handle)
         return kind in ("pressure", "accepted")
+
+    def _press(self, pressed: Pressed) -> None:
+        self.pressed = pressed if pressed[0] is not PressureLevel.NONE else FREE
+        for handle in list(self._live.values()):
+            self._tell_pressure(handle)
+
+    def _tell_pressure(self, handle: Handle) -> None:
+        level, reason = self.pressed
+        self._tell(handle, partial(handle.listener.on_pressure, level), reason)
 
     def _end(self, frame: pb.ServerFrame) -> None:
         kind = frame.WhichOneof("frame")

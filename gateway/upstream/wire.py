@@ -8,6 +8,7 @@ from gateway.upstream.base import Attach, Open, PressureLevel, UpstreamAccepted,
 from mesh.rpc.convert import request_to_pb
 from seedance.protocol.errors import ErrorCode, SeedanceError
 from seedance.protocol.frames import Timing, TokenLogprob, Usage
+from seedance.protocol.pressure import Pressed
 from seedance.v2 import inference_pb2 as pb
 
 __all__ = [
@@ -75,9 +76,9 @@ def accepted_from_pb(message: pb.Accepted) -> UpstreamAccepted:
     )
 
 
-def pressure_from_pb(message: pb.Pressure) -> PressureLevel:
+def pressure_from_pb(message: pb.Pressure) -> Pressed:
     """How much less an instance asks for; what is not known asks for nothing."""
-    return _PRESSURE.get(message.level, PressureLevel.NONE)
+    return _PRESSURE.get(message.level, PressureLevel.NONE), message.reason
 
 
 def finish_reason_from_pb(reason: int) -> str:

@@ -7,7 +7,7 @@
 | `torch` | torch |
 
 Against the native step speak: a GPU; a `dtype` of one's own (it keeps the file's quantization and
-computes in int8 products with fp32 sums); keys and values in anything but bf16; a shape that it has
+computes in int8 products with fp32 sums); weights without quantization (`--quantize none`); keys and values in anything but bf16; a shape that it has
 no tiles for; no compiler and no built library; a CPU without vector instructions that it knows.
 """
 
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -25,7 +26,7 @@ from inference.model.torch_runner import physical_cores
 from inference.native.library import Library, load
 from inference.native.runner import why_unsupported
 
-__all__ = ["CPU_BACKENDS", "choose_library", "native_threads"]
+__all__ = ["CPU_BACKENDS", "Asked", "choose_library", "native_threads"]
 
 log = logging.getLogger(__name__)
 
@@ -41,15 +42,19 @@ def native_threads() -> int:
     return physical_cores()
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Options that decide who can compute; see `inference.model.load.load_model`."""
+
+    device: torch.device
+    dtype: str = "auto"
+    kv_cache_dtype: str = "auto"
+    quantize: str = "auto"
+    block_size: int = 64
+
+
 def choose_library(
-    wanted: str,
-    config: ModelConfig,
-    *,
-    device: torch.device,
-    dtype: str,
-    kv_cache_dtype: str,
-    block_size: int,
-    built: Path | None = None,
+    wanted: str, config: ModelConfig, asked: Asked, built: Path | None = None
 ) -> Library | None:
     """The library to compute with (`built` ahead, or built now); None: torch computes.
 
@@ -61,7 +66,7 @@ def choose_library(
         )
     if wanted == "torch":
         return None
-    reason = _against(config, device, dtype, kv_cache_dtype, block_size)
+    reason = _against(config, asked)
     library = load(built) if reason is None else None
     if reason is None and library is None:
         reason = "the library is not there and cannot be built (the log says why)"
@@ -73,15 +78,14 @@ def choose_library(
     return library
 
 
-def _against(
-    config: ModelConfig, device: torch.device, dtype: str, kv_cache_dtype: str, block_size: int
-) -> str | None:
-    if device.type != "cpu":
-        return "a GPU computes"
-    if dtype != "auto":
-        return f"dtype {dtype} is asked for"
-    if kv_cache_dtype not in ("auto", "bf16"):
-        return f"keys and values are asked for in {kv_cache_dtype}"
-    if os.name != "posix":
-        return "it is built for POSIX systems"
-    return why_unsupported(config, block_size)
+def _against(config: ModelConfig, asked: Asked) -> str | None:
+    kept = asked.kv_cache_dtype
+    reasons = {
+        "a GPU computes": asked.device.type != "cpu",
+        f"dtype {asked.dtype} is asked for": asked.dtype != "auto",
+        "weights are asked for without quantization": asked.quantize == "none",
+        f"keys and values are asked for in {kept}": kept not in ("auto", "bf16"),
+        "it is built for POSIX systems": os.name != "posix",
+    }
+    found = [reason for reason, holds in reasons.items() if holds]
+    return found[0] if found else why_unsupported(config, asked.block_size)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from inference.engine.plan import PlanRow, StepPlan
-from inference.model.attention import AttentionGroup, group_rows
+from inference.model.attention import AttentionGroup, Grouping
 from inference.model.config import ModelConfig
 from inference.model.linear import ROWS_MIN
 
@@ -20,6 +20,7 @@ class StepBatch:
     """All rows' tokens, concatenated: T tokens, at least `ROWS_MIN`.
 
     `token_ids`, `positions`, `slots`: [T]; slots say where in the cache keys and values go.
+    `groups` [layers]: each layer's attention groups, the same list for layers with equal windows.
     `samplers` are the rows whose next token is chosen, `last_tokens` [S] their last tokens' places,
     S at least `ROWS_MIN`: surplus places repeat the last one. A token alone is computed twice.
     """
@@ -27,7 +28,7 @@ class StepBatch:
     token_ids: Tensor
     positions: Tensor
     slots: Tensor
-    groups: list[AttentionGroup]
+    groups: list[list[AttentionGroup]]
     samplers: list[PlanRow]
     last_tokens: Tensor
 
@@ -52,11 +53,15 @@ def build_batch(
             last_tokens.append(len(token_ids) - 1)
     for column in (token_ids, positions, slots, last_tokens):
         _pad(column)
+    by_window = {
+        window: Grouping(window, config.group, block_size, dtype, device)(plan.rows)
+        for window in set(config.layer_windows)
+    }
     return StepBatch(
         token_ids=torch.tensor(token_ids, device=device),
         positions=torch.tensor(positions, device=device),
         slots=torch.tensor(slots, device=device),
-        groups=group_rows(plan.rows, config.group, block_size, dtype, device),
+        groups=[by_window[window] for window in config.layer_windows],
         samplers=samplers,
         last_tokens=torch.tensor(last_tokens, dtype=torch.long, device=device),
     )

@@ -11,9 +11,10 @@ from inference.model.errors import ModelLoadError
 
 __all__ = ["ModelConfig", "config_from_gguf", "config_from_hf"]
 
-HF_ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM")
-# In GGUF, SmolLM2, TinyLlama and Mistral all call themselves `llama`.
-GGUF_ARCHITECTURES = ("llama", "qwen2")
+# SmolLM2 and TinyLlama call themselves Llama; in GGUF, Mistral does so too.
+MISTRAL, QWEN3 = "MistralForCausalLM", "Qwen3ForCausalLM"
+HF_ARCHITECTURES = ("LlamaForCausalLM", MISTRAL, "Qwen2ForCausalLM", QWEN3)
+GGUF_ARCHITECTURES = ("llama", "qwen2", "qwen3")
 ROPE_BASE_DEFAULT = 10_000.0
 MISTRAL_WINDOW_DEFAULT = 4096  # of a file that does not say, as transformers reads it
 
@@ -93,8 +94,10 @@ def _llama3_divisors(scaling: Mapping[str, Any], base: float, head_dim: int) -> 
 
 def _hf_rope(raw: Mapping[str, Any], head_dim: int) -> tuple[float, tuple[float, ...]]:
     """Base and divisors; newer files keep both under `rope_parameters`."""
-    scaling = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+    field = "rope_parameters" if raw.get("rope_parameters") else "rope_scaling"
+    scaling = raw.get(field) or {}
     base = float(scaling.get("rope_theta") or raw.get("rope_theta") or ROPE_BASE_DEFAULT)
+    # Files of before 2024 call the type `type`.
     kind = scaling.get("rope_type") or scaling.get("type") or "default"
     if kind == "default":
         return base, (1.0,) * (head_dim // 2)
@@ -103,7 +106,8 @@ def _hf_rope(raw: Mapping[str, Any], head_dim: int) -> tuple[float, tuple[float,
     if kind == "llama3":
         return base, _llama3_divisors(scaling, base, head_dim)
     raise ModelLoadError(
-        f"unknown RoPE scaling {kind!r}; use a model with default, linear or llama3"
+        f"{field} of type {kind!r} is not supported (default, linear and llama3 are); without it, "
+        "in config.json, many models serve a shorter context: use that, or another model"
     )
 
 
@@ -111,7 +115,7 @@ def _hf_windows(raw: Mapping[str, Any], architecture: str) -> tuple[int | None, 
     """Each layer's window: Mistral gives it to all layers, Qwen to the upper or the listed ones."""
     layers = int(raw["num_hidden_layers"])
     window = None
-    if architecture == "MistralForCausalLM":
+    if architecture == MISTRAL:
         window = raw.get("sliding_window", MISTRAL_WINDOW_DEFAULT)
         return (window,) * layers
     if raw.get("use_sliding_window", False):
@@ -131,21 +135,32 @@ def _id_set(value: int | list[int] | None) -> frozenset[int]:
     return frozenset(value if isinstance(value, list) else [value])
 
 
+def _refuse_variants(raw: Mapping[str, Any]) -> None:
+    """What a known architecture may carry and would be computed wrongly."""
+    if raw.get("hidden_act", "silu") != "silu":
+        raise ModelLoadError(
+            f"hidden_act {raw['hidden_act']!r} is not supported; use a model with `silu`"
+        )
+    if raw.get("quantization_config"):
+        method = raw["quantization_config"].get("quant_method", "an unknown method")
+        raise ModelLoadError(
+            f"quantization_config {method!r} is not supported; use the unquantized model, with "
+            "--quantize if it should be small, or a GGUF file"
+        )
+    if (raw.get("partial_rotary_factor") or 1.0) != 1.0:
+        raise ModelLoadError("partial_rotary_factor is not supported; use another model")
+
+
 def config_from_hf(raw: Mapping[str, Any], generation: Mapping[str, Any]) -> ModelConfig:
     """Read `config.json` (`raw`) and `generation_config.json` (`generation`, may be empty).
 
     Raises `ModelLoadError` for an architecture or a variant that is not supported.
     """
     architecture = _known((raw.get("architectures") or ["none"])[0], HF_ARCHITECTURES)
-    if raw.get("hidden_act", "silu") != "silu":
-        raise ModelLoadError(f"unknown activation {raw['hidden_act']!r}; use a model with `silu`")
+    _refuse_variants(raw)
     heads = int(raw["num_attention_heads"])
     head_dim = int(raw.get("head_dim") or raw["hidden_size"] // heads)
     base, divisors = _hf_rope(raw, head_dim)
-    windows = _hf_windows(raw, architecture)
-    # Within its windows a model is an ordinary one, so they bound the context.
-    context = int(raw.get("max_position_embeddings", 2048))
-    context = min([context, *filter(None, windows)])
     return ModelConfig(
         architecture=architecture,
         vocab_size=int(raw["vocab_size"]),
@@ -158,11 +173,11 @@ def config_from_hf(raw: Mapping[str, Any], generation: Mapping[str, Any]) -> Mod
         norm_eps=float(raw.get("rms_norm_eps", 1e-6)),
         rope_base=base,
         rope_divisors=divisors,
-        context_length=context,
+        context_length=int(raw.get("max_position_embeddings", 2048)),
         tied_head=bool(raw.get("tie_word_embeddings", False)),
         eos_token_ids=_id_set(generation.get("eos_token_id")) or _id_set(raw.get("eos_token_id")),
-        layer_windows=windows,
-        qk_norm=False,
+        layer_windows=_hf_windows(raw, architecture),
+        qk_norm=architecture == QWEN3,
     )
 
 
@@ -181,8 +196,12 @@ def config_from_gguf(
         raise ModelLoadError("partly rotated heads are not supported; use another model")
     scaling = str(fields.get(f"{name}.rope.scaling.type", "none"))
     if scaling not in ("none", "linear"):
-        raise ModelLoadError(f"unknown RoPE scaling {scaling!r}; use a model with none or linear")
+        raise ModelLoadError(
+            f"{name}.rope.scaling.type {scaling!r} is not supported (none and linear are); use a "
+            "file without it"
+        )
     factor = float(fields.get(f"{name}.rope.scaling.factor", 1.0)) if scaling == "linear" else 1.0
+    window = int(fields.get(f"{name}.attention.sliding_window", 0)) or None
     ends = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id")
     return ModelConfig(
         architecture=name,
@@ -199,6 +218,6 @@ def config_from_gguf(
         context_length=int(fields[f"{name}.context_length"]),
         tied_head=tied_head,
         eos_token_ids=frozenset(int(fields[end]) for end in ends if end in fields),
-        layer_windows=(None,) * int(fields[f"{name}.block_count"]),
-        qk_norm=False,
+        layer_windows=(window,) * int(fields[f"{name}.block_count"]),
+        qk_norm=name == "qwen3",
     )

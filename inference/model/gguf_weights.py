@@ -14,7 +14,7 @@ from gguf.quants import dequantize
 
 from inference.model.config import ModelConfig, config_from_gguf
 from inference.model.errors import ModelLoadError
-from inference.model.weights import interleave_pairs
+from inference.model.weights import check_shape, interleave_pairs
 
 __all__ = ["GgufWeights"]
 
@@ -97,6 +97,8 @@ class GgufWeights:
         tensor = self._tensors.get(_gguf_name(name))
         if tensor is None:
             raise ModelLoadError(f"tensor {name} is missing in {self._path}; use another file")
+        # GGUF names the columns first.
+        check_shape(self.config, name, tuple(int(size) for size in reversed(tensor.shape)))
         return tensor
 
     def _in_order(self, name: str, rows: torch.Tensor) -> torch.Tensor:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
 from inference.engine.runner import ModelInfo, Runner
-from inference.model.backend import choose_library, native_threads
+from inference.model.backend import Asked, choose_library, native_threads
 from inference.model.config import ModelConfig
 from inference.model.errors import ModelLoadError
 from inference.model.gguf_weights import GgufWeights
@@ -22,9 +23,12 @@ from inference.native.runner import load_native
 
 __all__ = ["ModelLoadError", "load_model"]
 
+log = logging.getLogger(__name__)
+
 BLOCK_SIZES = (16, 32, 64, 128)
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 KV_DTYPES = ("auto", "fp32", "bf16", "fp16")
+QUANTIZATIONS = ("auto", "none", "int8", "int4")
 
 
 def load_model(
@@ -38,6 +42,7 @@ def load_model(
     kv_cache_gib: float = 1.0,
     dtype: str = "auto",
     kv_cache_dtype: str = "auto",
+    quantize: str = "auto",
     threads: int = 0,
     cpu_backend: str = "auto",
     native_library: Path | None = None,
@@ -49,27 +54,22 @@ def load_model(
     `kv_cache_gib` (GiB for keys and values). `dtype`: `fp32` is the reference; `bf16` halves the
     memory and the time; `auto` is bf16 where the processor multiplies it natively, else fp32.
     `kv_cache_dtype` is how keys and values are kept; they are computed with in `dtype`.
+    `quantize`: `int8` and `int4` make the matrices smaller that have more bits; `none` computes
+    with what the file has; `auto` is what the backend needs, int8 for the native step and none else.
     `threads` 0: see `default_threads` and `native_threads`. `cpu_backend`: see
     `inference.model.backend`; `native_library` is one built ahead. `progress` hears the share loaded, 0 to 1.
 
     Raises `ModelLoadError`, one line with what to do, when the path is missing, a file is damaged
     or half-downloaded, the architecture is unknown, or an option is outside its range.
     """
-    _check_options(block_size, dtype, kv_cache_dtype)
+    _check_options(block_size, dtype, kv_cache_dtype, quantize)
     source, text = _open(path)
-    config = source.config
-    device = _device()
-    library = choose_library(
-        cpu_backend,
-        config,
-        device=device,
-        dtype=dtype,
-        kv_cache_dtype=kv_cache_dtype,
-        block_size=block_size,
-        built=native_library,
-    )
+    config, device = source.config, _device()
+    asked = Asked(device, dtype, kv_cache_dtype, quantize, block_size)
+    library = choose_library(cpu_backend, config, asked, native_library)
     compute = torch.bfloat16 if library else _compute_dtype(dtype, device)
     kept = kv_dtype(kv_cache_dtype, compute)
+    log.info("keys and values are kept in %s", kept)
     info = ModelInfo(
         name=name,
         aliases=aliases,
@@ -83,21 +83,31 @@ def load_model(
     preparer = HfPreparer(text.tokenizer, text.template, config.vocab_size)
     if library is not None:
         torch.set_num_threads(1)  # it only samples
-        return load_native(library, source, info, threads or native_threads(), hear), preparer
+        bits, threads = (4 if quantize == "int4" else 8), threads or native_threads()
+        return load_native(library, source, info, threads, hear, layer_bits=bits), preparer
     torch.set_num_threads(threads or default_threads())
     cache = KvCache(config, info.total_blocks, block_size, kept, device)
-    return TorchRunner(info, load_transformer(source, compute, device, hear), cache), preparer
+    model = load_transformer(source, compute, device, hear, _torch_quantization(quantize, device))
+    return TorchRunner(info, model, cache), preparer
 
 
 def _device() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
+def _torch_quantization(quantize: str, device: torch.device) -> str:
+    if quantize in ("auto", "none"):
+        return "none"
+    if device.type != "cpu":
+        raise ModelLoadError(f"{quantize} is computed on CPUs alone; use --quantize none")
+    return quantize
+
+
 def _nobody_hears(_share: float) -> None:
     """Progress that is not asked for."""
 
 
-def _check_options(block_size: int, dtype: str, kv_cache_dtype: str) -> None:
+def _check_options(block_size: int, dtype: str, kv_cache_dtype: str, quantize: str) -> None:
     if block_size not in BLOCK_SIZES:
         raise ModelLoadError(f"block size {block_size} is not one of {BLOCK_SIZES}; use 64")
     if dtype not in ("auto", *DTYPES):
@@ -105,6 +115,10 @@ def _check_options(block_size: int, dtype: str, kv_cache_dtype: str) -> None:
     if kv_cache_dtype not in KV_DTYPES:
         raise ModelLoadError(
             f"KV cache dtype {kv_cache_dtype!r} is not one of {', '.join(KV_DTYPES)}; use auto"
+        )
+    if quantize not in QUANTIZATIONS:
+        raise ModelLoadError(
+            f"quantization {quantize!r} is not one of {', '.join(QUANTIZATIONS)}; use auto"
         )
 
 

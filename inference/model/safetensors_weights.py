@@ -11,10 +11,11 @@ from safetensors import SafetensorError, safe_open
 
 from inference.model.config import ModelConfig, config_from_hf
 from inference.model.errors import ModelLoadError
-from inference.model.weights import interleave_pairs
+from inference.model.weights import check_shape, interleave_pairs
 
 __all__ = ["SafetensorsWeights", "read_json"]
 
+WHOLE_NAME = "model.safetensors"
 INDEX_NAME = "model.safetensors.index.json"
 ROTATED = ("q_proj", "k_proj", "q_norm", "k_norm")
 
@@ -70,6 +71,7 @@ class SafetensorsWeights:
         if name not in self._home:
             raise ModelLoadError(f"tensor {name} is missing; download the model again")
         tensor: torch.Tensor = self._home[name].get_tensor(name)
+        check_shape(self.config, name, tuple(tensor.shape))
         if any(part in name for part in ROTATED):
             tensor = interleave_pairs(tensor, self.config.head_dim)
         return tensor
@@ -78,12 +80,20 @@ class SafetensorsWeights:
 def _shards(folder: Path) -> list[Path]:
     index = folder / INDEX_NAME
     if index.exists():
-        names = read_json(index).get("weight_map", {})
+        names = read_json(index).get("weight_map")
+        # Names of files in this folder and nowhere else.
+        if not (isinstance(names, dict) and all(_is_plain(name) for name in names.values())):
+            raise ModelLoadError(f"{index} has no valid weight_map; download the model again")
         return sorted({folder / name for name in names.values()})
-    found = sorted(folder.glob("*.safetensors"))
+    whole = folder / WHOLE_NAME
+    found = [whole] if whole.exists() else sorted(folder.glob("*.safetensors"))
     if not found:
         raise ModelLoadError(
             f"{folder} holds no *.safetensors; download the model again (PyTorch's *.bin files "
             "are not read)"
         )
     return found
+
+
+def _is_plain(name: object) -> bool:
+    return isinstance(name, str) and Path(name).name == name

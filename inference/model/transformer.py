@@ -1,7 +1,8 @@
-"""The decoder: Llama's and Qwen2's architecture over a ragged batch and a paged cache.
+"""The decoder: Llama's, Mistral's and Qwen's architecture over a ragged batch and a paged cache.
 
 Sources: "LLaMA" (Touvron et al. 2023), RMSNorm (Zhang & Sennrich 2019), RoPE (Su et al. 2021),
-gated MLP (Shazeer 2020), grouped queries (Ainslie et al. 2023).
+gated MLP (Shazeer 2020), grouped queries (Ainslie et al. 2023), sliding windows (Jiang et al. 2023, "Mistral
+7B"), norms of queries and keys (Qwen3 technical report, 2025).
 """
 
 from __future__ import annotations
@@ -18,31 +19,48 @@ from inference.model.batch import StepBatch
 from inference.model.config import ModelConfig
 from inference.model.kv_cache import KvCache
 from inference.model.linear import Linear
+from inference.model.quantized import QuantizedLinear, int4_linear, int8_linear
 from inference.model.weights import WeightSource
 
 __all__ = ["Transformer", "load_transformer"]
 
 
+AnyLinear = Linear | QuantizedLinear
+MakeLinear = Callable[[Tensor, Tensor | None], AnyLinear]
+
+# How matrices are kept: those of the layers, and the output matrix, which 4 bits would harm most.
+_LINEAR: dict[str, tuple[MakeLinear, MakeLinear]] = {
+    "none": (Linear, Linear),
+    "int8": (int8_linear, int8_linear),
+    "int4": (int4_linear, int8_linear),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """One layer's weights; `qkv` is the three input projections of attention in one."""
+    """One layer's weights; `qkv` is the three input projections of attention in one.
+
+    `qk_norm` [heads + kv_heads, head_dim], in fp32: None for a model without norms of its queries
+    and keys.
+    """
 
     attention_norm: Tensor
-    qkv: Linear
-    output: Linear
+    qkv: AnyLinear
+    qk_norm: Tensor | None
+    output: AnyLinear
     mlp_norm: Tensor
-    gate: Linear
-    up: Linear
-    down: Linear
+    gate: AnyLinear
+    up: AnyLinear
+    down: AnyLinear
 
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """What every layer of one step needs: rotations [T, 1, head_dim / 2], slots, groups."""
+    """What the layers of one step need: rotations [T, 1, head_dim / 2], slots, each one's groups."""
 
     rotations: Tensor
     slots: Tensor
-    groups: list[AttentionGroup]
+    groups: list[list[AttentionGroup]]
 
 
 class Transformer:
@@ -54,7 +72,7 @@ class Transformer:
         embedding: Tensor,
         layers: list[_Layer],
         final_norm: Tensor,
-        head: Linear,
+        head: AnyLinear,
     ) -> None:
         self.config = config
         self._embedding = embedding
@@ -97,14 +115,17 @@ class Transformer:
         rotated_heads = config.head_count + config.kv_head_count
         # qkv: | queries | keys | values |, of which queries and keys rotate together, in place.
         qkv = layer.qkv(self._norm(x, layer.attention_norm)).float()
-        pairs = qkv[:, : rotated_heads * config.head_dim].view(tokens, rotated_heads, -1, 2)
-        torch.view_as_complex(pairs).mul_(step.rotations)
+        heads = qkv[:, : rotated_heads * config.head_dim].view(tokens, rotated_heads, -1)
+        if layer.qk_norm is not None:
+            normed = F.rms_norm(heads, (config.head_dim,), None, config.norm_eps)
+            torch.mul(normed, layer.qk_norm, out=heads)
+        torch.view_as_complex(heads.unflatten(2, (-1, 2))).mul_(step.rotations)
         qkv = qkv.to(x.dtype)
         cache.write(index, step.slots, qkv[:, query_size:])
         queries = qkv[:, :query_size].view(
             tokens, config.kv_head_count, config.group, config.head_dim
         )
-        read = attend(queries, index, step.groups, cache)
+        read = attend(queries, index, step.groups[index], cache)
         return layer.output.plus(read, x)
 
     def _mlp(self, x: Tensor, layer: _Layer) -> Tensor:
@@ -130,27 +151,36 @@ def load_transformer(
     dtype: torch.dtype,
     device: torch.device,
     progress: Callable[[float], None],
+    quantize: str = "none",
 ) -> Transformer:
     """Read all weights; `progress` hears the share done, 0 to 1.
 
-    Raises `ModelLoadError` for a missing or damaged tensor.
+    `quantize` is `none`, `int8` or `int4`: see `inference.model.quantized`. Raises
+    `ModelLoadError` for a missing or damaged tensor, and for one that cannot be quantized.
     """
     config = source.config
+    keep, keep_head = _LINEAR[quantize]
 
     def tensor(name: str) -> Tensor:
         return source.tensor(name).to(device=device, dtype=dtype)
 
-    def linear(*names: str) -> Linear:
+    def linear(*names: str) -> AnyLinear:
         weight = torch.cat([tensor(f"{name}.weight") for name in names])
         biased = source.has(f"{names[0]}.bias")
         bias = torch.cat([tensor(f"{name}.bias") for name in names]) if biased else None
-        return Linear(weight, bias)
+        return keep(weight, bias)
+
+    def qk_norm(root: str) -> Tensor:
+        query, key = (tensor(f"{root}.{part}_norm.weight").float() for part in "qk")
+        heads = (query.expand(config.head_count, -1), key.expand(config.kv_head_count, -1))
+        return torch.cat(heads)
 
     def layer(index: int) -> _Layer:
         root = f"model.layers.{index}"
         return _Layer(
             attention_norm=tensor(f"{root}.input_layernorm.weight"),
             qkv=linear(*(f"{root}.self_attn.{part}_proj" for part in "qkv")),
+            qk_norm=qk_norm(f"{root}.self_attn") if config.qk_norm else None,
             output=linear(f"{root}.self_attn.o_proj"),
             mlp_norm=tensor(f"{root}.post_attention_layernorm.weight"),
             gate=linear(f"{root}.mlp.gate_proj"),
@@ -159,7 +189,7 @@ def load_transformer(
         )
 
     embedding = tensor("model.embed_tokens.weight")
-    head = Linear(embedding) if config.tied_head else linear("lm_head")
+    head = keep_head(embedding if config.tied_head else tensor("lm_head.weight"), None)
     layers = []
     for index in range(config.layer_count):
         layers.append(layer(index))

@@ -11,8 +11,9 @@ from typing import Protocol
 import torch
 
 from inference.model.config import ModelConfig
+from inference.model.errors import ModelLoadError
 
-__all__ = ["WeightSource", "interleave_pairs"]
+__all__ = ["WeightSource", "check_shape", "interleave_pairs"]
 
 
 class WeightSource(Protocol):
@@ -31,9 +32,40 @@ class WeightSource(Protocol):
         """The tensor in floating point, `[out, in]` for a matrix.
 
         Projections and norms of queries and keys come *interleaved* (see `interleave_pairs`).
-        Raises `ModelLoadError` when it is missing or damaged.
+        Raises `ModelLoadError` when it is missing, damaged or not of the shape that the
+        configuration says.
         """
         ...
+
+
+def check_shape(config: ModelConfig, name: str, shape: tuple[int, ...]) -> None:
+    """Refuse, with `ModelLoadError`, a tensor of another shape than `config` says.
+
+    Everything behind this trusts the sizes of `config`.
+    """
+    hidden, mlp = config.hidden_size, config.mlp_size
+    queries, keys = config.head_count * config.head_dim, config.kv_head_count * config.head_dim
+    shapes = {
+        "embed_tokens": (config.vocab_size, hidden),
+        "lm_head": (config.vocab_size, hidden),
+        "q_proj": (queries, hidden),
+        "k_proj": (keys, hidden),
+        "v_proj": (keys, hidden),
+        "o_proj": (hidden, queries),
+        "gate_proj": (mlp, hidden),
+        "up_proj": (mlp, hidden),
+        "down_proj": (hidden, mlp),
+        "q_norm": (config.head_dim,),
+        "k_norm": (config.head_dim,),
+    }
+    *_, part, kind = name.split(".")
+    expected = shapes.get(part, (hidden,))  # all others are norms of a token's vector
+    if kind == "bias":
+        expected = expected[:1]
+    if shape != expected:
+        raise ModelLoadError(
+            f"tensor {name} has shape {shape} instead of {expected}; download the model again"
+        )
 
 
 def interleave_pairs(tensor: torch.Tensor, head_dim: int) -> torch.Tensor:

@@ -43,6 +43,8 @@ class NormSlot(IntEnum):
     ATTENTION = 0
     MLP = 1
     FINAL = 2
+    QUERY = 3
+    KEY = 4
 
 
 class ModelShape(ctypes.Structure):
@@ -101,6 +103,7 @@ class Library:
         self._declare("destroy", None, pointer)
         self._declare("set_matrix", integer, pointer, *[integer] * 5, *[pointer] * 4)
         self._declare("set_norm", integer, pointer, integer, integer, pointer)
+        self._declare("set_window", integer, pointer, integer, integer)
         self._declare("set_frequencies", integer, pointer, pointer)
         self._declare("step", integer, pointer, pointer)
 
@@ -156,8 +159,12 @@ class NativeModel:
         )
 
     def set_norm(self, slot: NormSlot, layer: int, values: Floats) -> None:
-        """Set a norm's weight [hidden]."""
+        """Set a norm's weight [hidden]; those of queries and keys [head_dim]."""
         self._call("set_norm", int(slot), layer, _address(values))
+
+    def set_window(self, layer: int, window: int) -> None:
+        """Let the layer's tokens see `window` positions, their own counted; all, when never set."""
+        self._call("set_window", layer, window)
 
     def set_frequencies(self, values: Floats) -> None:
         """Set the radians per position of each rotated pair [head_dim / 2]."""
@@ -173,17 +180,18 @@ class NativeModel:
         sampled: Ints,
         logits: Floats,
         greedy: Ints,
-    ) -> None:
-        """Compute a ragged batch's tokens; see `StepInput` in `model.h` for the columns.
+    ) -> Callable[[], None]:
+        """What computes a ragged batch's tokens; see `StepInput` in `model.h` for the columns.
 
-        Fills `logits` [len(sampled), vocab] and `greedy` [len(sampled)], the likeliest ids.
+        A call fills `logits` [len(sampled), vocab] and `greedy` [len(sampled)], the likeliest ids.
         """
-        given = _StepInput(
-            len(token_ids),
-            len(sampled),
-            *map(_address, (token_ids, positions, tables, table_starts, sampled, logits, greedy)),
-        )
-        self._call("step", ctypes.byref(given))
+        columns = (token_ids, positions, tables, table_starts, sampled, logits, greedy)
+        given = _StepInput(len(token_ids), len(sampled), *map(_address, columns))
+
+        def step(_kept: object = columns) -> None:  # their memory is read by each call
+            self._call("step", ctypes.byref(given))
+
+        return step
 
     def _call(self, name: str, *arguments: Any) -> None:
         if self._function(name)(self._model, *arguments) == OUT_OF_MEMORY:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -11,14 +12,13 @@ from numpy.typing import NDArray
 from inference.engine.plan import PlanRow, Sampled, StepPlan
 from inference.engine.runner import ModelInfo
 from inference.model.config import ModelConfig
-from inference.model.errors import ModelLoadError
 from inference.model.logit_edits import wants_edits
 from inference.model.sampler import TEMPERATURE_MIN, sample
 from inference.model.weights import WeightSource
 from inference.native.library import Library, ModelShape, NativeModel, NormSlot, Slot
-from inference.native.weights import GROUP, read_levels, stack
+from inference.native.weights import GROUP, WIDE, read_levels, stack
 
-__all__ = ["NativeRunner", "load_native", "why_unsupported"]
+__all__ = ["KEY_LANES", "NativeRunner", "PreparedStep", "load_native", "why_unsupported"]
 
 KEY_LANES = 16
 
@@ -39,6 +39,15 @@ def why_unsupported(config: ModelConfig, block_size: int) -> str | None:
         if size % KEY_LANES:
             return f"{name} {size} is no multiple of {KEY_LANES}"
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedStep:
+    """`run` computes a step into `logits` [samplers, vocab] and `greedy` [samplers]."""
+
+    run: Callable[[], None]
+    logits: Floats
+    greedy: Ints
 
 
 class NativeRunner:
@@ -73,6 +82,12 @@ class NativeRunner:
 
     def forward(self, plan: StepPlan) -> tuple[Floats, Ints]:
         """Logits [samplers, vocab] of the rows that sample, good until the next step; and the likeliest ids."""
+        step = self.prepared(plan)
+        step.run()
+        return step.logits, step.greedy
+
+    def prepared(self, plan: StepPlan) -> PreparedStep:
+        """The step with its inputs laid out, to run once or often."""
         token_ids: list[int] = []
         positions: list[int] = []
         tables: list[int] = []
@@ -88,17 +103,16 @@ class NativeRunner:
                 sampled.append(len(token_ids) - 1)
         logits = self._logits_for(len(sampled))
         greedy = np.empty(len(sampled), np.int32)
-        if token_ids:
-            self._model.step(
-                token_ids=_ints(token_ids),
-                positions=_ints(positions),
-                tables=_ints(tables),
-                table_starts=_ints(table_starts),
-                sampled=_ints(sampled),
-                logits=logits,
-                greedy=greedy,
-            )
-        return logits, greedy
+        run = self._model.step(
+            token_ids=_ints(token_ids),
+            positions=_ints(positions),
+            tables=_ints(tables),
+            table_starts=_ints(table_starts),
+            sampled=_ints(sampled),
+            logits=logits,
+            greedy=greedy,
+        )
+        return PreparedStep(run, logits, greedy)
 
     def _logits_for(self, rows: int) -> Floats:
         if rows > len(self._logits):
@@ -133,14 +147,16 @@ def load_native(
     threads: int,
     progress: Callable[[float], None],
     path: str | None = None,
+    layer_bits: int = WIDE,
 ) -> NativeRunner:
     """Read all weights into the library; `progress` hears the share done, 0 to 1.
 
-    `path` is an instruction set of `library.paths()`; None: the fastest. Ask `why_unsupported`
+    `path` is an instruction set of `library.paths()`; None: the fastest. Matrices of the layers get
+    at most `layer_bits` bits a weight; embedding and head keep 8, to which they are sensitive. Ask `why_unsupported`
     first. Raises `ModelLoadError` for a missing or damaged tensor, `MemoryError` for want of memory.
     """
     model = NativeModel(library, _shape(source.config, info), path or library.fastest_path, threads)
-    _fill(model, source, progress)
+    _fill(model, source, progress, layer_bits)
     return NativeRunner(info, model)
 
 
@@ -161,62 +177,47 @@ def _shape(config: ModelConfig, info: ModelInfo) -> ModelShape:
     )
 
 
-def _fill(model: NativeModel, source: WeightSource, progress: Callable[[float], None]) -> None:
+def _fill(
+    model: NativeModel, source: WeightSource, progress: Callable[[float], None], layer_bits: int
+) -> None:
+    # The library trusts sizes: `source` has checked each tensor's shape against its configuration.
     config = source.config
-    hidden, mlp, vocab = config.hidden_size, config.mlp_size, config.vocab_size
-    queries = config.head_count * config.head_dim
 
     def norm(slot: NormSlot, layer: int, name: str) -> None:
-        model.set_norm(slot, layer, _vector(source, f"{name}.weight", hidden))
+        model.set_norm(slot, layer, _vector(source, f"{name}.weight"))
 
-    def matrix(slot: Slot, layer: int, shape: tuple[int, int], *names: str) -> None:
-        levels = stack([read_levels(source, f"{name}.weight") for name in names])
-        if levels.levels.shape != shape:
-            raise _misshapen(names[0], levels.levels.shape, shape)
-        model.set_matrix(slot, layer, levels, _bias(source, names, shape[0]))
+    def matrix(slot: Slot, layer: int, *names: str) -> None:
+        bits = WIDE if slot in (Slot.EMBEDDING, Slot.HEAD) else layer_bits
+        levels = stack([read_levels(source, f"{name}.weight", bits) for name in names])
+        biased = source.has(f"{names[0]}.bias")
+        biases = [_vector(source, f"{name}.bias") for name in names] if biased else None
+        model.set_matrix(slot, layer, levels, np.concatenate(biases) if biases else None)
 
     model.set_frequencies(_frequencies(config))
     norm(NormSlot.FINAL, 0, "model.norm")
-    matrix(Slot.EMBEDDING, 0, (vocab, hidden), "model.embed_tokens")
+    matrix(Slot.EMBEDDING, 0, "model.embed_tokens")
     if not config.tied_head:
-        matrix(Slot.HEAD, 0, (vocab, hidden), "lm_head")
-    for layer in range(config.layer_count):
+        matrix(Slot.HEAD, 0, "lm_head")
+    for layer, window in enumerate(config.layer_windows):
         root = f"model.layers.{layer}"
+        attention, mlp = f"{root}.self_attn", f"{root}.mlp"
+        if window is not None:
+            model.set_window(layer, window)
+        if config.qk_norm:
+            norm(NormSlot.QUERY, layer, f"{attention}.q_norm")
+            norm(NormSlot.KEY, layer, f"{attention}.k_norm")
         norm(NormSlot.ATTENTION, layer, f"{root}.input_layernorm")
         norm(NormSlot.MLP, layer, f"{root}.post_attention_layernorm")
-        projections = [f"{root}.self_attn.{part}_proj" for part in "qkv"]
-        rows = queries + 2 * config.kv_head_count * config.head_dim
-        matrix(Slot.QKV, layer, (rows, hidden), *projections)
-        matrix(Slot.OUTPUT, layer, (hidden, queries), f"{root}.self_attn.o_proj")
-        wide = (f"{root}.mlp.gate_proj", f"{root}.mlp.up_proj")
-        matrix(Slot.GATE_UP, layer, (2 * mlp, hidden), *wide)
-        matrix(Slot.DOWN, layer, (hidden, mlp), f"{root}.mlp.down_proj")
+        matrix(Slot.QKV, layer, *(f"{attention}.{part}_proj" for part in "qkv"))
+        matrix(Slot.OUTPUT, layer, f"{attention}.o_proj")
+        matrix(Slot.GATE_UP, layer, f"{mlp}.gate_proj", f"{mlp}.up_proj")
+        matrix(Slot.DOWN, layer, f"{mlp}.down_proj")
         progress((layer + 1) / config.layer_count)
 
 
-def _vector(source: WeightSource, name: str, size: int) -> Floats:
+def _vector(source: WeightSource, name: str) -> Floats:
     values: Floats = source.tensor(name).to(torch.float32).contiguous().numpy()
-    if values.shape != (size,):
-        raise _misshapen(name, values.shape, (size,))
     return values
-
-
-def _bias(source: WeightSource, names: tuple[str, ...], size: int) -> Floats | None:
-    """The projections' biases behind each other; None when the model has none."""
-    if not source.has(f"{names[0]}.bias"):
-        return None
-    parts = [source.tensor(f"{name}.bias").to(torch.float32).numpy() for name in names]
-    bias = np.concatenate(parts)
-    if bias.shape != (size,):
-        raise _misshapen(f"{names[0]}.bias", bias.shape, (size,))
-    return bias
-
-
-def _misshapen(name: str, shape: tuple[int, ...], expected: tuple[int, ...]) -> ModelLoadError:
-    # The library trusts sizes: a tensor that differs would be read past its end.
-    return ModelLoadError(
-        f"tensor {name} has shape {shape} instead of {expected}; download the model again"
-    )
 
 
 def _frequencies(config: ModelConfig) -> Floats:

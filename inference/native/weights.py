@@ -3,7 +3,8 @@
     weight = scale * level + minimum       level: 0 .. 15 (4 bits) or 0 .. 255 (8 bits)
 
 with one scale and one minimum per row and group of 32 columns. What a GGUF file holds in Q4_0,
-Q4_1 or Q8_0 is taken over as it is, to the bit; everything else is quantized to 8 bits here.
+Q4_1 or Q8_0 is taken over as it is, to the bit, and Q4_K with its scales and minima in fp16;
+everything else is quantized here, to 8 bits or, where that is asked for, to 4.
 Formats: the GGUF specification of the ggml project.
 """
 
@@ -19,9 +20,10 @@ from numpy.typing import NDArray
 from inference.model.gguf_weights import GgufWeights
 from inference.model.weights import WeightSource
 
-__all__ = ["GROUP", "Levels", "quantize", "read_levels", "stack"]
+__all__ = ["GROUP", "WIDE", "Levels", "quantize", "read_levels", "stack"]
 
 GROUP = 32
+WIDE = 8  # bits of a level of the wider kind
 ZERO_4, ZERO_8 = 8, 128  # the levels that stand for zero in Q4_0 and in 8 bits
 LEVEL_PEAK = 127
 
@@ -74,25 +76,68 @@ def _from_q8_0(blocks: Bytes) -> Levels:
     return Levels(8, levels, scales, scales * np.float16(-ZERO_8))
 
 
-# By GGUF's name: bytes of a block of 32 weights, and how it is read.
+def _from_q4_k(blocks: Bytes) -> Levels:
+    """8 groups: | d | d_min | 12 bytes of scales and minima | 128 bytes of levels |.
+
+    value = d * scale * level - d_min * minimum. Products are rounded to fp16, which moves a weight
+    by 1/2048 at most. Of the scales' and minima's 6 bits, groups 4 to 7 have the upper 2 in what
+    groups 0 to 3 leave free.
+    """
+    first, second, third = (blocks[..., at : at + 4] for at in (4, 8, 12))
+    scales = np.concatenate([first & 63, third & 0x0F | first >> 6 << 4], axis=-1)
+    minima = np.concatenate([second & 63, third >> 4 | second >> 6 << 4], axis=-1)
+    d, d_min = (_halves(blocks, at)[..., None].astype(np.float32) for at in (0, 2))
+    rows = blocks.shape[0]
+    return Levels(
+        4,
+        _nibbles(blocks[..., 16:].reshape(rows, -1, GROUP)),
+        (d * scales).astype(np.float16).reshape(rows, -1),
+        (-d_min * minima).astype(np.float16).reshape(rows, -1),
+    )
+
+
+# By GGUF's name: bytes of a block, and how it is read.
 _READERS: dict[str, tuple[int, Callable[[Bytes], Levels]]] = {
     "Q4_0": (18, _from_q4_0),
     "Q4_1": (20, _from_q4_1),
     "Q8_0": (34, _from_q8_0),
+    "Q4_K": (144, _from_q4_k),
 }
 
 
-def quantize(matrix: NDArray[np.float32]) -> Levels:
-    """Levels of 8 bits around zero; the error of a weight is at most half its group's scale."""
+def quantize(matrix: NDArray[np.float32], bits: int = WIDE) -> Levels:
+    """Levels of 8 bits around zero, or fewer between about a group's smallest and largest weight.
+
+    With 8 bits a weight errs by half its group's scale at most, with fewer by about one scale.
+    """
     rows, columns = matrix.shape
     groups = matrix.reshape(rows, columns // GROUP, GROUP)
-    scales = (np.abs(groups).max(axis=-1) / LEVEL_PEAK).astype(np.float16)
+    if bits == WIDE:
+        scales = (np.abs(groups).max(axis=-1) / LEVEL_PEAK).astype(np.float16)
+        minima, lowest = scales * np.float16(-ZERO_8), 1
+    else:
+        (scales, minima), lowest = _fitted(groups, bits), 0
     # The rounded scale may be a little too small for the largest weight, or zero.
-    divisors = np.where(scales == 0, 1, scales).astype(np.float32)
-    levels = np.clip(np.rint(groups / divisors[..., None]), -LEVEL_PEAK, LEVEL_PEAK) + ZERO_8
-    return Levels(
-        8, levels.astype(np.uint8).reshape(rows, columns), scales, scales * np.float16(-ZERO_8)
-    )
+    divisors = np.where(scales == 0, 1, scales).astype(np.float32)[..., None]
+    distances = groups - minima[..., None].astype(np.float32)
+    levels = np.clip(np.rint(distances / divisors), lowest, (1 << bits) - 1)
+    return Levels(bits, levels.astype(np.uint8).reshape(rows, columns), scales, minima)
+
+
+def _fitted(groups: NDArray[np.float32], bits: int) -> tuple[Halves, Halves]:
+    """Scales and minima of `groups` [rows, groups, GROUP].
+
+    First from the extremes, then by least squares over the levels that those give: it costs the
+    largest weights a little and takes a third of the model's distance (KL) away.
+    """
+    low = groups.min(axis=-1, keepdims=True)
+    step = (groups.max(axis=-1, keepdims=True) - low) / ((1 << bits) - 1)
+    levels = np.rint((groups - low) / np.where(step == 0, 1, step))
+    centred = levels - levels.mean(axis=-1, keepdims=True)
+    spread = np.square(centred).sum(axis=-1)
+    scales = (centred * groups).sum(axis=-1) / np.where(spread == 0, 1, spread)
+    minima = groups.mean(axis=-1) - scales * levels.mean(axis=-1)
+    return scales.astype(np.float16), minima.astype(np.float16)
 
 
 def stack(parts: Sequence[Levels]) -> Levels:
@@ -105,12 +150,17 @@ def stack(parts: Sequence[Levels]) -> Levels:
     )
 
 
-def read_levels(source: WeightSource, name: str) -> Levels:
-    """A matrix of the model, by Hugging Face's name. Raises `ModelLoadError` as the source does."""
+def read_levels(source: WeightSource, name: str, bits: int = WIDE) -> Levels:
+    """A matrix of the model, by Hugging Face's name, in levels of at most `bits` bits.
+
+    Raises `ModelLoadError` as the source does.
+    """
     if isinstance(source, GgufWeights):
         kind, stored = source.stored(name)
         if kind in _READERS:
             block_bytes, read = _READERS[kind]
             data = stored.numpy()
-            return read(data.reshape(data.shape[0], -1, block_bytes))
-    return quantize(source.tensor(name).to(torch.float32).numpy())
+            levels = read(data.reshape(data.shape[0], -1, block_bytes))
+            if levels.bits <= bits:
+                return levels
+    return quantize(source.tensor(name).to(torch.float32).numpy(), bits)

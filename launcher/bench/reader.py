@@ -104,6 +104,8 @@ class Reader(asyncio.Protocol):
             if b'"seq":' in frame:
                 last_seq = frame
                 self._sequenced(frame)
+            elif b'"type":"ping"' in frame:
+                self.write({"type": "pong", "t": json.loads(frame)["t"]})
         del data[:at]
         if self._windowed and last_seq is not None and self._unacknowledged >= ACK_EVERY:
             self.acknowledge(_seq_of(last_seq))

@@ -82,6 +82,12 @@ class GatewayMetrics:
             buckets=_SECONDS,
             registry=self.registry,
         )
+        self.breakers = Counter(
+            "seedance_gateway_breaker_changes",
+            "Changes of instances' breakers, by instance and new state.",
+            ("instance", "state"),
+            registry=self.registry,
+        )
         self.resumes = Counter(
             "seedance_gateway_resumes",
             "Resumes, by outcome.",

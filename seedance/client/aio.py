@@ -37,8 +37,10 @@ class AsyncSeedanceClient:
     """A client of the mesh for asyncio programs.
 
     It connects at the first `chat`, reconnects to any gateway of the mesh when a connection breaks,
-    and resumes every stream where it was: text arrives once and in order. `on_state` hears of
-    `idle`, `connecting`, `resuming`, `open`, `closed`. All calls belong to one event loop.
+    and resumes every stream where it was: text arrives once and in order. What is asked while no gateway can
+    be reached waits, up to 1,024 generations, and is asked in order afterwards. `on_state` hears of
+    `idle`, `connecting`, `resuming`, `open`, `closed`; `on_pressure` of a level (`none`, `throttle`,
+    `pause`) and its reason when it changes. All calls belong to one event loop.
 
         async with AsyncSeedanceClient("ws://localhost:8080") as client:
             async for chunk in client.chat(messages=[{"role": "user", "content": "Hello"}]):
@@ -56,11 +58,13 @@ class AsyncSeedanceClient:
         subprotocol: SubprotocolChoice = "json",
         backoff: Backoff | None = None,
         on_state: Callable[[str], None] | None = None,
+        on_pressure: Callable[[str, str], None] | None = None,
     ) -> None:
         self._offers = offers(subprotocol)
         self._machine = ClientMachine(endpoint(url), jitter=random.random, backoff=backoff)
         self._headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
         self._on_state = on_state
+        self._on_pressure = on_pressure
         self._inboxes: dict[str, Inbox] = {}
         self._link: Link | None = None
         self._links: set[asyncio.Task[None]] = set()
@@ -70,6 +74,11 @@ class AsyncSeedanceClient:
     def state(self) -> str:
         """idle, connecting, resuming, open or closed."""
         return self._machine.state.value
+
+    @property
+    def pressure(self) -> str:
+        """How much less the mesh asks for now: none, throttle or pause."""
+        return self._machine.pressure.level
 
     @overload
     def chat(
@@ -101,7 +110,8 @@ class AsyncSeedanceClient:
     ) -> AsyncStream | Awaitable[Completion]:
         """Begin a generation; `async for` its chunks, or with `stream=False` await its completion.
 
-        Raises `SeedanceError` (`bad_request`) at once for a value that is not allowed.
+        Raises `SeedanceError` at once: `bad_request` for a value that is not allowed, `overloaded` when
+        1,024 generations run or wait already.
         """
         frame = generate_frame(messages, prompt, options, stream=stream)
         stream_id = frame.id or ""
@@ -153,12 +163,14 @@ class AsyncSeedanceClient:
             self._step(Abort(stream_id))
 
     def _step(self, event: Event) -> None:
-        before = self._machine.state
+        before, pressed = self._machine.state, self._machine.pressure
         for effect in self._machine.step(event, asyncio.get_running_loop().time()):
             self._do(effect)
         self._set_timer()
         if self._machine.state is not before and self._on_state is not None:
             self._on_state(self._machine.state.value)
+        if self._machine.pressure != pressed and self._on_pressure is not None:
+            self._on_pressure(self._machine.pressure.level, self._machine.pressure.reason)
 
     def _do(self, effect: Effect) -> None:
         match effect:

@@ -130,7 +130,7 @@ class SeedanceClient:
     """A client of the mesh for ordinary programs; see `AsyncSeedanceClient` for what it does.
 
     It may be used by several threads. `close` is polite, not needed: a program that just ends is
-    not held up. `on_state` is called on the client's own thread.
+    not held up. `on_state` and `on_pressure` are called on the client's own thread.
 
         client = SeedanceClient("ws://localhost:8080")
         for chunk in client.chat(messages=[{"role": "user", "content": "Hello"}]):
@@ -145,9 +145,15 @@ class SeedanceClient:
         subprotocol: SubprotocolChoice = "json",
         backoff: Backoff | None = None,
         on_state: Callable[[str], None] | None = None,
+        on_pressure: Callable[[str, str], None] | None = None,
     ) -> None:
         self._client = AsyncSeedanceClient(
-            url, api_key=api_key, backoff=backoff, on_state=on_state, subprotocol=subprotocol
+            url,
+            api_key=api_key,
+            backoff=backoff,
+            on_state=on_state,
+            on_pressure=on_pressure,
+            subprotocol=subprotocol,
         )
         self._thread = _LoopThread()
         self._finalizer = weakref.finalize(self, _farewell, self._thread, self._client)
@@ -156,6 +162,11 @@ class SeedanceClient:
     def state(self) -> str:
         """idle, connecting, resuming, open or closed."""
         return self._client.state
+
+    @property
+    def pressure(self) -> str:
+        """How much less the mesh asks for now: none, throttle or pause."""
+        return self._client.pressure
 
     @overload
     def chat(

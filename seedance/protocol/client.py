@@ -24,6 +24,7 @@ from seedance.protocol.frames import (
     GoAway,
     Ping,
     Pong,
+    PressureFrame,
     Resume,
     Resumed,
     SequencedFrame,
@@ -81,21 +82,35 @@ _ERROR_OF_CLOSE: dict[int, tuple[ErrorCode, str]] = {
     CloseCode.SESSION_UNKNOWN: (ErrorCode.SESSION_EXPIRED, "the session is gone"),
 }
 _GAVE_UP = (ErrorCode.UNAVAILABLE, "no gateway can be reached")
+_NO_PRESSURE = PressureFrame("none", "")
+
+
+def _reason(close_code: int, refusal: ErrorFrame | None) -> tuple[ErrorCode, str]:
+    # What the server said in words is better than what its number means.
+    if refusal is not None:
+        return refusal.code, refusal.message
+    unknown = (ErrorCode.INTERNAL, f"the server closed the connection with {close_code}")
+    return _ERROR_OF_CLOSE.get(close_code, unknown)
+
+
+def _ping(now: float) -> Ping:
+    return Ping(int(now * 1000))
 
 
 class ClientMachine:
     """One client session, over as many connections as it takes.
 
-    `url` is the endpoint, `jitter` gives numbers evenly spread over [0, 1).
+    `url` is the endpoint, `jitter` gives numbers evenly spread over [0, 1). `pressure` is what the server
+    said last of how much less it asks for.
     """
 
     def __init__(
         self, url: str, *, jitter: Callable[[], float], backoff: Backoff | None = None
     ) -> None:
+        self.pressure = _NO_PRESSURE
         self._state = ClientState.IDLE
-        self._backoff = backoff or Backoff()
         self._jitter = jitter
-        self._reconnect = Reconnect(url, jitter, self._backoff)
+        self._reconnect = Reconnect(url, jitter, backoff or Backoff())
         self._session: SessionFrame | None = None
         self._window: ReceiveWindow[SequencedFrame] = ReceiveWindow(size=1)
         self._streams = ClientStreams()
@@ -164,8 +179,7 @@ class ClientMachine:
         if self._state is ClientState.CLOSED:
             raise SeedanceError(ErrorCode.UNAVAILABLE, "the client is closed")
         self._streams.add(event.frame)
-        if self._state is ClientState.OPEN:
-            self._send(self._streams.unsent())
+        self._ask()
         self._connect()
 
     def _shut(self) -> None:
@@ -187,21 +201,21 @@ class ClientMachine:
         self._timers = {_Timer.SILENCE: now + GREETING_S}
         if self._session is not None and self._streams.started:
             self._move(ClientState.RESUMING)
-            self._send([self._resume(self._session)])
+            last_seq, offsets = self._window.base - 1, self._streams.offsets()
+            self._send([Resume(self._session.session, self._session.token, last_seq, offsets)])
         else:
             # Nothing is left to fetch from the old session: begin a new one.
             self._session = None
             self._effects += self._streams.lose_session(*_GAVE_UP)
 
-    def _resume(self, session: SessionFrame) -> Resume:
-        last_seq = self._window.base - 1
-        return Resume(session.session, session.token, last_seq, self._streams.offsets())
-
     def _lost(self, close_code: int, now: float) -> None:
         if self._state in (ClientState.IDLE, ClientState.CLOSED):
             return
-        if self._state is ClientState.OPEN and now - self._opened_at >= self._backoff.healthy_s:
-            self._reconnect.healthy()
+        self.pressure = _NO_PRESSURE
+        if self._state is ClientState.OPEN:
+            self._reconnect.lost(now - self._opened_at)
+        else:
+            self._reconnect.failed()
         if close_code == CloseCode.SESSION_UNKNOWN and self._session is not None:
             self._session = None
             self._effects += self._streams.lose_session(*_ERROR_OF_CLOSE[close_code])
@@ -212,7 +226,7 @@ class ClientMachine:
         elif close_code in CLOSE_RETRY_RESUME:
             self._retry(now)
         else:
-            self._end(ClientState.IDLE, *self._reason(close_code))
+            self._end(ClientState.IDLE, *_reason(close_code, self._refusal))
 
     def _retry(self, now: float) -> None:
         delay_s = self._reconnect.next_delay_s()
@@ -221,13 +235,6 @@ class ClientMachine:
             return
         self._move(ClientState.CONNECTING)
         self._timers = {_Timer.DIAL: now + delay_s}
-
-    def _reason(self, close_code: int) -> tuple[ErrorCode, str]:
-        # What the server said in words is better than what its number means.
-        if self._refusal is not None:
-            return self._refusal.code, self._refusal.message
-        unknown = (ErrorCode.INTERNAL, f"the server closed the connection with {close_code}")
-        return _ERROR_OF_CLOSE.get(close_code, unknown)
 
     def _end(self, state: ClientState, code: ErrorCode, message: str) -> None:
         self._effects += self._streams.fail(code, message)
@@ -240,16 +247,13 @@ class ClientMachine:
         due = [timer for timer, at in self._timers.items() if at <= now]
         for timer in due:
             self._timers.pop(timer, None)
-        if _Timer.SILENCE in due:
+        if _Timer.SILENCE in due or _Timer.LEAVE in due:
             self._effects.append(on.Hangup(CloseCode.GOING_AWAY))
-            self._lost(CloseCode.TIMEOUT, now)
-        elif _Timer.LEAVE in due:
-            self._effects.append(on.Hangup(CloseCode.GOING_AWAY))
-            self._lost(CloseCode.GOING_AWAY, now)
+            self._lost(CloseCode.TIMEOUT if _Timer.SILENCE in due else CloseCode.GOING_AWAY, now)
         elif _Timer.DIAL in due:
             self._effects.append(on.Dial(self._reconnect.url))
         elif _Timer.PING in due:
-            self._send([Ping(int(now * 1000))])
+            self._send([_ping(now)])
 
     # ------------------------------------------------------------ what comes in
 
@@ -258,21 +262,33 @@ class ClientMachine:
             return
         self._heard(now)
         match frame:
-            case SessionFrame():
-                self._begin(frame, now)
-            case Resumed(from_seq, session):
-                self._resumed(from_seq, session, now)
+            case SessionFrame() if self._state is ClientState.CONNECTING:
+                # While resuming it is the provisional session that every connection is greeted with.
+                self._window = ReceiveWindow(size=max(1, frame.window.max))
+                self._open(frame, now)
+            case Resumed(from_seq, session) if self._state is ClientState.RESUMING:
+                self._window.restart(max(from_seq, self._window.base))
+                self._open(session, now)
+            case _ if not isinstance(frame, SEQUENCED):
+                self._control(frame, now)
+            case ErrorFrame(id=None):
+                self._refusal = frame
+        if isinstance(frame, SEQUENCED) and self._state is ClientState.OPEN:
+            self._take(frame, seq, now)
+
+    def _control(self, frame: ServerFrame, now: float) -> None:
+        match frame:
             case Ping(t):
                 self._send([Pong(t)])
+            case Pong() if self._state is ClientState.OPEN:
+                self._beat(now)
+            case PressureFrame():
+                self.pressure = frame
             case Checkpoint(sequence_id, ack_level="committed"):
                 self._streams.committed(sequence_id)
             case GoAway(reconnect_ms=reconnect_ms):
                 # Not all at the same moment: a drained process has thousands of us.
                 self._timers[_Timer.LEAVE] = now + self._jitter() * reconnect_ms / 1000
-            case ErrorFrame(id=None):
-                self._refusal = frame
-        if isinstance(frame, SEQUENCED) and self._state is ClientState.OPEN:
-            self._take(frame, seq, now)
 
     def _heard(self, now: float) -> None:
         if self._state is ClientState.OPEN and self._session is not None:
@@ -280,24 +296,19 @@ class ClientMachine:
             self._timers[_Timer.SILENCE] = now + quiet_s
             self._timers[_Timer.PING] = now + quiet_s * PING_SHARE
 
-    def _begin(self, session: SessionFrame, now: float) -> None:
-        # While resuming it is the provisional session that every connection is greeted with.
-        if self._state is ClientState.CONNECTING:
-            self._window = ReceiveWindow(size=max(1, session.window.max))
-            self._open(session, now)
-
-    def _resumed(self, from_seq: int, session: SessionFrame, now: float) -> None:
-        if self._state is ClientState.RESUMING:
-            self._window.restart(max(from_seq, self._window.base))
-            self._open(session, now)
-
     def _open(self, session: SessionFrame, now: float) -> None:
         self._session = session
         self._reconnect.learn(session.gateways)
         self._move(ClientState.OPEN)
         self._timers.clear()
         self._heard(now)
-        self._send(self._streams.unsent())
+        self._send([_ping(now)] if self._reconnect.probing else self._streams.unheard())
+
+    def _beat(self, now: float) -> None:
+        if self._reconnect.breaker.beat():
+            self._send(self._streams.unheard())
+        elif self._reconnect.probing:
+            self._send([_ping(now)])
 
     def _take(self, frame: SequencedFrame, seq: int | None, now: float) -> None:
         if seq is None:
@@ -305,12 +316,18 @@ class ClientMachine:
             return
         first = self._window.base
         for number, ready in enumerate(self._window.receive(seq, frame, now), first):
-            self._reconnect.healthy()
+            self._reconnect.progressed()
             self._effects += self._streams.take(ready, number)
             if isinstance(ready, Done | ErrorFrame) and ready.id is not None:
                 self._behind.discard(ready.id)
+                self._ask()
 
     # ------------------------------------------------------------ what goes out
+
+    def _ask(self) -> None:
+        """Send the generations whose turn it is, on a connection that need not prove itself first."""
+        if self._state is ClientState.OPEN and not self._reconnect.probing:
+            self._send(self._streams.waiting())
 
     def _may_acknowledge(self) -> bool:
         # No `ack` while a reader is behind: the server's window closes, and the engine rests.

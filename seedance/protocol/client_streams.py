@@ -21,10 +21,12 @@ from seedance.protocol.frames import (
     Usage,
 )
 
-__all__ = ["ENDED_MAX", "STREAMS_MAX", "ClientStreams"]
+__all__ = ["ENDED_MAX", "LIVE_MAX", "STREAMS_MAX", "ClientStreams"]
 
-# Generations that a client holds at once, running or waiting for a connection.
+# Generations that a client holds at once, running or waiting for a connection or their turn.
 STREAMS_MAX = 1024
+# Those that a session has at once (§2); one more would be refused, so it waits here.
+LIVE_MAX = 64
 # Ended streams whose end a resume still tells; a server remembers as many (§3).
 ENDED_MAX = 1024
 
@@ -83,20 +85,28 @@ class ClientStreams:
         assert stream_id not in self._live.keys() | self._ended.keys()  # noqa: S101
         if len(self._live) >= STREAMS_MAX:
             raise SeedanceError(
-                ErrorCode.OVERLOADED, f"this client already holds {STREAMS_MAX} generations"
+                ErrorCode.OVERLOADED,
+                f"this client already holds {STREAMS_MAX} generations: wait for one to end",
             )
         self._live[stream_id] = _Stream(stream_id, frame)
 
-    def unsent(self) -> list[ClientFrame]:
+    def unheard(self) -> list[ClientFrame]:
         """What a session that just opened has to hear, oldest first."""
         frames: list[ClientFrame] = []
         for stream_id, stream in self._live.items():
-            if stream.state is not _StreamState.ACCEPTED:
-                stream.state = _StreamState.SENT
+            if stream.state is _StreamState.SENT:
                 frames.append(stream.frame)
             if stream.aborted:
                 frames.append(Cancel(stream_id))
-        return frames
+        return frames + self.waiting()
+
+    def waiting(self) -> list[ClientFrame]:
+        """The generations whose turn has come, oldest first: as many as the session has room for."""
+        waiting = [s for s in self._live.values() if s.state is _StreamState.WAITING]
+        room = max(0, LIVE_MAX - (len(self._live) - len(waiting)))
+        for stream in waiting[:room]:
+            stream.state = _StreamState.SENT
+        return [stream.frame for stream in waiting[:room]]
 
     def abort(self, stream_id: str, *, connected: bool) -> list[Effect]:
         """The user wants no more of it: told now, or when a connection stands again."""

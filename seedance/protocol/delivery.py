@@ -24,6 +24,7 @@ from seedance.protocol.frames import (
 )
 from seedance.protocol.json_codec import encode_server
 from seedance.protocol.log import Entry, FrameLog
+from seedance.protocol.pressure import Pressed, PressurePacer
 from seedance.protocol.silence import Silence, Verdict
 from seedance.protocol.window import SendWindow
 
@@ -66,6 +67,7 @@ class Delivery:
         self.log = log or FrameLog()
         self.window = SendWindow(rules.window)
         self.checkpoints = CheckpointPacer(rules.checkpoint_interval_s, now)
+        self.pressure = PressurePacer()
         self.link = LinkState.DOWN
         self.windowed = False
         self._silence = Silence(rules.heartbeat.session / 3, rules.heartbeat.session, now)
@@ -78,6 +80,7 @@ class Delivery:
         """A connection is there, with an empty transport."""
         self.link = LinkState.OPEN
         self.windowed = windowed
+        self.pressure.fresh()
         self._moved_at = now
         self._silence = Silence(self.rules.heartbeat.session / 3, self.rules.heartbeat.session, now)
 
@@ -139,6 +142,13 @@ class Delivery:
         """Send the checkpoint that is due, if any; a simple client has no use for one."""
         if self.windowed and self.link is LinkState.OPEN:
             frame = self.checkpoints.take(now)
+            if frame is not None:
+                self.control(frame)
+
+    def press(self, pressed: Pressed, now: float) -> None:
+        """Tell the client how much less is asked for, when that has changed."""
+        if self.link is LinkState.OPEN:
+            frame = self.pressure.take(pressed, now)
             if frame is not None:
                 self.control(frame)
 
@@ -214,9 +224,12 @@ class Delivery:
 
     def deadline(self, now: float) -> float | None:
         """When to tick next; None: nothing waits for time."""
-        if self.link is LinkState.DOWN or not self.windowed:
+        if self.link is LinkState.DOWN:
             return None
-        at = self._silence.deadline
+        fall_at = self.pressure.deadline if self.open else None
+        if not self.windowed:
+            return fall_at
+        at = self._silence.deadline if fall_at is None else min(self._silence.deadline, fall_at)
         if self.link is LinkState.FULL:
             return at
         leftmost = self.log.leftmost()

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from seedance.protocol.errors import SeedanceError
 from seedance.protocol.frames import ClientFrame, Resume, SessionFrame, Timing, TokenLogprob, Usage
+from seedance.protocol.pressure import PressureLevel
 
 __all__ = [
     "Expired",
@@ -29,6 +30,7 @@ __all__ = [
     "UpstreamBroken",
     "UpstreamDone",
     "UpstreamFailed",
+    "UpstreamPressure",
     "UpstreamTokens",
 ]
 
@@ -86,7 +88,22 @@ class UpstreamBroken:
     """The call broke: the instance may be gone."""
 
 
-InstanceEvent = UpstreamAccepted | UpstreamTokens | UpstreamDone | UpstreamFailed | UpstreamBroken
+@dataclass(frozen=True, slots=True)
+class UpstreamPressure:
+    """The instance asks its callers for less, or no longer; `reason` is for a person."""
+
+    level: PressureLevel
+    reason: str
+
+
+InstanceEvent = (
+    UpstreamAccepted
+    | UpstreamTokens
+    | UpstreamDone
+    | UpstreamFailed
+    | UpstreamBroken
+    | UpstreamPressure
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,8 +121,13 @@ class SessionMachine:
         if self.over:
             return []
         self._handlers[type(event)](event, now)
-        if isinstance(event, _PUMPING) and not self.over:
+        pumping = isinstance(event, _PUMPING) and not self.over
+        if pumping:
             self.streams.pump(now)
+        # What an instance asks for does not wait for the pump; a stall is noticed when time says so.
+        news = self.streams.pressed or self.streams.full or isinstance(event, Tick)
+        if news or not self.delivery.pressure.calm:
+            self.delivery.press(self.streams.pressure(now), now)
         out, self.delivery.out = self.delivery.out, []
         return out
 

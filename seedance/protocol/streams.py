@@ -22,10 +22,12 @@ from seedance.protocol.events import (
     UpstreamBroken,
     UpstreamDone,
     UpstreamFailed,
+    UpstreamPressure,
     UpstreamTokens,
 )
 from seedance.protocol.frames import Generate, Resume, Token, Usage
 from seedance.protocol.json_codec import encode_client
+from seedance.protocol.pressure import FREE, Pressed, PressureLevel, highest
 from seedance.protocol.resume import gap, place_streams
 from seedance.protocol.stream import StreamMachine, StreamState, error_frame
 from seedance.protocol.window import credit_share
@@ -69,6 +71,10 @@ class StreamSet:
         self._session = session
         self._delivery = delivery
         self._rules = delivery.rules
+        # Whether the last pump ended for want of room, not of text.
+        self.full = False
+        # What the instances of live streams ask for, where it is anything.
+        self.pressed: dict[str, Pressed] = {}
         self._assigned = 0
         self._turn = 0
 
@@ -154,7 +160,10 @@ class StreamSet:
                     self._ask_recovery(stream, now)
             case UpstreamAccepted():
                 stream.on_accepted(what)
+            case UpstreamPressure(level, reason):
+                self._press(stream.id, level, reason)
             case UpstreamBroken():
+                self.pressed.pop(stream.id, None)
                 if stream.on_broken():
                     self._ask_recovery(stream, now)
             case UpstreamFailed(error) if error.code is ErrorCode.SESSION_EXPIRED:
@@ -177,7 +186,8 @@ class StreamSet:
         while progress and self._delivery.open:
             progress = False
             for stream in self._in_turn():
-                frame = stream.next_frame(window_open=self._delivery.free > 0)
+                self.full = self._delivery.free <= 0
+                frame = stream.next_frame(window_open=not self.full)
                 if frame is not None:
                     if isinstance(frame, Token):
                         stream.stopwatch.frame(now)
@@ -197,6 +207,8 @@ class StreamSet:
 
     def _settle(self, stream: StreamMachine, now: float) -> None:
         """Take a stream to its end as far as it goes: settled, told, forgotten."""
+        if self.pressed and not stream.wanted:
+            self.pressed.pop(stream.id, None)
         linked = self._delivery.open and stream.tellable
         settled = stream.settle(linked=linked)
         if stream.state is StreamState.SETTLED and linked:
@@ -228,6 +240,26 @@ class StreamSet:
             if missing > 0:
                 stream.allowed_tokens += missing
                 self._delivery.out.append(Grant(stream.id, missing))
+
+    def pressure(self, now: float) -> Pressed:
+        """The highest level that an instance asks for, or that the client's own window amounts to."""
+        own = self._own_pressure(now)
+        return highest(own, *self.pressed.values()) if self.pressed else own
+
+    def _press(self, name: str, level: PressureLevel, reason: str) -> None:
+        self.pressed.pop(name, None)
+        if level is not PressureLevel.NONE:
+            self.pressed[name] = (level, reason)
+
+    def _own_pressure(self, now: float) -> Pressed:
+        delivery = self._delivery
+        if not delivery.windowed or not self.live:
+            return FREE
+        if delivery.stalled(now):
+            return PressureLevel.PAUSE, "nothing is acknowledged: the streams pause"
+        if delivery.free == 0:
+            return PressureLevel.THROTTLE, "the window is full: acknowledge what has arrived"
+        return FREE
 
     # ------------------------------------------------------------ the end
 

@@ -17,7 +17,7 @@ from mesh.telemetry.tracing import Tracing
 from tests.support.gateway_under_test import GatewayUnderTest, Wire, running_gateway, wire
 from tests.support.instance import SECRET, running_instance
 from tests.support.scripts import script_messages
-from tests.support.tcp_relay import TcpRelay, running_relay
+from tests.support.tcp_proxy import TcpProxy, running_proxy
 from tests.support.waiting import wait_until
 
 WORDS = [f"word{n} 😀 ".encode() for n in range(40)]
@@ -28,14 +28,14 @@ REQUESTS, HANG_UP_EVERY = 100, 25
 @contextlib.asynccontextmanager
 async def _mesh(
     **options: object,
-) -> AsyncIterator[tuple[GatewayUnderTest, TcpRelay]]:
-    """A gateway, a relay that may hang up, and an instance behind it."""
-    async with running_instance() as instance, running_relay(instance.address) as relay:
-        pool = InstancePool(StaticList([relay.address]), SystemClock(), mesh_secret=SECRET)
+) -> AsyncIterator[tuple[GatewayUnderTest, TcpProxy]]:
+    """A gateway, a proxy that may hang up, and an instance behind it."""
+    async with running_instance() as instance, running_proxy(instance.address) as proxy:
+        pool = InstancePool(StaticList([proxy.address]), SystemClock(), mesh_secret=SECRET)
         running = asyncio.create_task(pool.run())
         await wait_until(pool.ready)
         async with running_gateway(pool, **options) as gateway:  # type: ignore[arg-type]
-            yield gateway, relay
+            yield gateway, proxy
         running.cancel()
         await asyncio.wait([running])
 
@@ -49,10 +49,10 @@ async def _ask(client: Wire, name: str, **fields: object) -> dict[str, object]:
 
 async def test_an_upstream_that_hung_up_in_silence_costs_nothing() -> None:
     """An idle connection is closed by its peer now and then: no error, billed once (CASES 47)."""
-    async with _mesh() as (gateway, relay), wire(gateway.url) as client:
+    async with _mesh() as (gateway, proxy), wire(gateway.url) as client:
         for number in range(REQUESTS):
             if number % HANG_UP_EVERY == 0:
-                relay.hang_up()
+                proxy.hang_up()
             done = await _ask(client, f"r{number}")
             assert done["usage"]["completion_tokens"] == len(WORDS)  # type: ignore[index]
             assert client.text(f"r{number}") == TEXT

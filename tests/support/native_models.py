@@ -16,12 +16,15 @@ from inference.model.transformer import load_transformer
 from inference.model.weights import WeightSource
 from inference.native.library import Library, load
 from inference.native.runner import NativeRunner, load_native
+from inference.native.weights import WIDE
 from seedance.protocol.request import Sampling
 
 __all__ = [
     "BLOCK_SIZE",
     "LLAMA_SIZES",
+    "MISTRAL_SIZES",
     "QWEN2_SIZES",
+    "QWEN3_SIZES",
     "WIDE_SIZES",
     "divergence",
     "native_library",
@@ -42,6 +45,8 @@ QWEN2_SIZES = {
     "num_attention_heads": 14,
     "num_key_value_heads": 2,
 }
+MISTRAL_SIZES = {"hidden_size": 96, "head_dim": 16}
+QWEN3_SIZES = {"hidden_size": 64, "head_dim": 16}
 WIDE_SIZES = {
     "hidden_size": 128,
     "head_dim": 128,
@@ -57,7 +62,11 @@ def native_library() -> Library | None:
 
 
 def native_runner(
-    source: WeightSource, path: str | None = None, threads: int = 2, block_size: int = BLOCK_SIZE
+    source: WeightSource,
+    path: str | None = None,
+    threads: int = 2,
+    block_size: int = BLOCK_SIZE,
+    layer_bits: int = WIDE,
 ) -> NativeRunner:
     """A runner with room for `BLOCKS` blocks."""
     library = native_library()
@@ -72,7 +81,7 @@ def native_runner(
         block_size=block_size,
         total_blocks=BLOCKS,
     )
-    return load_native(library, source, info, threads, lambda _share: None, path)
+    return load_native(library, source, info, threads, lambda _share: None, path, layer_bits)
 
 
 def plan_row(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.upstream.base import UpstreamAccepted, UpstreamTokens
+from gateway.upstream.base import PressureLevel, UpstreamAccepted, UpstreamTokens
 from seedance.protocol.errors import SeedanceError
 from seedance.protocol.frames import Timing, Usage
 
@@ -19,6 +19,7 @@ class RecordingListener:
         self.finish_reason = ""
         self.usage: Usage | None = None
         self.error: SeedanceError | None = None
+        self.pressures: list[tuple[PressureLevel, str]] = []
 
     @property
     def text(self) -> str:
@@ -39,6 +40,9 @@ class RecordingListener:
     def on_error(self, error: SeedanceError, usage: Usage | None) -> None:
         self.heard.append("error")
         self.error, self.usage = error, usage
+
+    def on_pressure(self, level: PressureLevel, reason: str) -> None:
+        self.pressures.append((level, reason))
 
     def on_broken(self) -> None:
         self.heard.append("broken")

@@ -33,6 +33,7 @@ from seedance.protocol.frames import (
     Generate,
     Ping,
     Pong,
+    PressureFrame,
     Resume,
     Resumed,
     ServerFrame,
@@ -56,6 +57,7 @@ class Script:
 
     `cuts`: the n-th connection is cut without a close frame after so many frames of text.
     `closes`: the n-th connection is closed at once with this code (0: it is not).
+    `pressure`: the level that is told at each stream's beginning.
     """
 
     text: str = TEXT
@@ -66,6 +68,7 @@ class Script:
     closes: tuple[int, ...] = ()
     refuse_status: int = 0
     window: int = 32
+    pressure: str = ""
 
 
 @dataclass
@@ -92,6 +95,7 @@ class ScriptedGateway:
         sessions: dict[str, ScriptedSession] | None = None,
         gateways: list[str] | None = None,
         static: Path | None = None,
+        port: int = 0,
     ) -> None:
         self.script = script or Script()
         self.sessions = {} if sessions is None else sessions
@@ -101,6 +105,7 @@ class ScriptedGateway:
         self.acks: list[int] = []
         self.requested_paths: list[str] = []
         self._static = static
+        self._port = port
         self._server: Server | None = None
 
     @property
@@ -117,7 +122,7 @@ class ScriptedGateway:
         self._server = await serve(
             self._handle,
             "127.0.0.1",
-            0,
+            self._port,
             select_subprotocol=_choose,
             compression=None,
             process_request=self._http,
@@ -276,6 +281,8 @@ class _Talk:
         if stream_id not in session.accepted:
             session.accepted[stream_id] = session.next_seq
             await self.number(Accepted(stream_id, "scripted-0", 1, 1000), hold=False)
+        if script.pressure:
+            await self.send(PressureFrame(script.pressure, "scripted"))
         offset = session.offsets.setdefault(stream_id, 0)
         text = script.text.encode()[offset:].decode() if whole else ""
         # Each connection cuts the text in its own way.

@@ -30,6 +30,10 @@ class ServiceProcess:
         """`kill -9`."""
         await self.stop(signal.SIGKILL)
 
+    def send(self, signum: signal.Signals) -> None:
+        """Send a signal and go on."""
+        self._process.send_signal(signum)
+
     async def stop(self, signum: signal.Signals = signal.SIGTERM) -> int:
         """Send a signal and wait for the end; the exit status."""
         if self._process.returncode is None:

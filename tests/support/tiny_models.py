@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import gguf
+import numpy as np
 import torch
 from safetensors.torch import save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from inference.model.token_bytes import byte_alphabet
+from tests.support.k_quants import pack_q4_k, pack_q6_k
 
 __all__ = [
     "CONTROL_TOKENS",
     "LLAMA",
+    "LLAMA3_ROPE",
+    "MISTRAL",
     "QWEN2",
+    "QWEN3",
     "TEMPLATE",
+    "kept_weights",
     "tiny_tokenizer",
     "tiny_vocabulary",
     "tiny_weights",
@@ -60,12 +67,37 @@ QWEN2 = _SIZES | {
     "tie_word_embeddings": True,
     "use_sliding_window": False,
 }
+QWEN3 = QWEN2 | {
+    "architectures": ["Qwen3ForCausalLM"],
+    "model_type": "qwen3",
+    "head_dim": 16,
+}
+MISTRAL = LLAMA | {
+    "architectures": ["MistralForCausalLM"],
+    "model_type": "mistral",
+    "head_dim": 12,
+    "sliding_window": 24,
+}
+LLAMA3_ROPE = {
+    "rope_type": "llama3",
+    "rope_theta": 10000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+_PACKERS = {
+    gguf.GGMLQuantizationType.Q4_K: pack_q4_k,
+    gguf.GGMLQuantizationType.Q6_K: pack_q6_k,
+}
 _GGUF_LAYER = {
     "input_layernorm": "attn_norm",
     "self_attn.q_proj": "attn_q",
     "self_attn.k_proj": "attn_k",
     "self_attn.v_proj": "attn_v",
     "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
     "post_attention_layernorm": "ffn_norm",
     "mlp.gate_proj": "ffn_gate",
     "mlp.up_proj": "ffn_up",
@@ -111,6 +143,8 @@ def tiny_weights(config: dict[str, Any], seed: int = 0) -> dict[str, torch.Tenso
             weights[f"{root}.self_attn.{part}_proj.weight"] = random(size, hidden)
             if config["model_type"] == "qwen2":
                 weights[f"{root}.self_attn.{part}_proj.bias"] = random(size)
+            if config["model_type"] == "qwen3" and part in "qk":
+                weights[f"{root}.self_attn.{part}_norm.weight"] = 1 + random(config["head_dim"])
         weights[f"{root}.self_attn.o_proj.weight"] = random(hidden, query)
         weights[f"{root}.mlp.gate_proj.weight"] = random(mlp, hidden)
         weights[f"{root}.mlp.up_proj.weight"] = random(mlp, hidden)
@@ -120,14 +154,41 @@ def tiny_weights(config: dict[str, Any], seed: int = 0) -> dict[str, torch.Tenso
     return weights
 
 
-def write_folder(folder: Path, config: dict[str, Any], *, shards: int = 1, seed: int = 0) -> Path:
+def kept_weights(
+    config: dict[str, Any], quantization: gguf.GGMLQuantizationType, seed: int = 0
+) -> dict[str, torch.Tensor]:
+    """The same weights with what `quantization` leaves of the matrices."""
+    return {
+        name: tensor if tensor.dim() == 1 else torch.from_numpy(_pack(tensor, quantization)[1])
+        for name, tensor in tiny_weights(config, seed).items()
+    }
+
+
+def _pack(
+    tensor: torch.Tensor, quantization: gguf.GGMLQuantizationType
+) -> tuple[np.ndarray, np.ndarray]:
+    """A matrix as a GGUF file keeps it, and its values."""
+    if quantization in _PACKERS:
+        return _PACKERS[quantization](tensor.numpy())
+    packed = gguf.quants.quantize(tensor.numpy(), quantization)
+    return packed, gguf.quants.dequantize(packed, quantization)
+
+
+def write_folder(
+    folder: Path,
+    config: dict[str, Any],
+    *,
+    shards: int = 1,
+    seed: int = 0,
+    weights: dict[str, torch.Tensor] | None = None,
+) -> Path:
     """A Hugging Face folder, its weights in one file or in several with an index."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config))
     tiny_tokenizer().save(str(folder / "tokenizer.json"))
     settings = {"eos_token": "<|im_end|>", "bos_token": "<|im_start|>", "chat_template": TEMPLATE}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    weights = tiny_weights(config, seed)
+    weights = weights or tiny_weights(config, seed)
     if shards == 1:
         save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
         return folder
@@ -135,7 +196,9 @@ def write_folder(folder: Path, config: dict[str, Any], *, shards: int = 1, seed:
     for shard in sorted(set(home.values())):
         part = {name: weights[name] for name in weights if home[name] == shard}
         save_file(part, folder / shard, metadata={"format": "pt"})
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": home}))
+    (folder / "model.safetensors.index.json").write_text(
+        json.dumps({"metadata": {}, "weight_map": home})
+    )
     return folder
 
 
@@ -149,18 +212,13 @@ def write_gguf(
 ) -> Path:
     """A GGUF file of the same model, laid out as the ggml project's converter does.
 
-    With `quantization` its matrices are quantized, which wants sizes that are multiples of 32.
+    With `quantization` its matrices are quantized, which wants sizes that are multiples of its
+    blocks (32, for K-quantizations 256).
     """
-    name = config["model_type"]
+    name = {"mistral": "llama"}.get(config["model_type"], config["model_type"])
     writer = gguf.GGUFWriter(path, name)
-    writer.add_block_count(config["num_hidden_layers"])
-    writer.add_context_length(config["max_position_embeddings"])
-    writer.add_embedding_length(config["hidden_size"])
-    writer.add_feed_forward_length(config["intermediate_size"])
-    writer.add_head_count(config["num_attention_heads"])
-    writer.add_head_count_kv(config["num_key_value_heads"])
-    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
-    writer.add_rope_freq_base(config["rope_theta"])
+    _add_sizes(writer, config)
+    _add_rope(writer, config)
     _add_tokenizer(writer, config["vocab_size"], pre)
     for hf_name, tensor in tiny_weights(config, seed).items():
         values = tensor
@@ -169,13 +227,56 @@ def write_gguf(
         if quantization is None or values.dim() == 1:
             writer.add_tensor(_gguf_name(hf_name), values.numpy())
         else:
-            stored = gguf.quants.quantize(values.numpy(), quantization)
-            writer.add_tensor(_gguf_name(hf_name), stored, raw_dtype=quantization)
+            packed, _ = _pack(values, quantization)
+            writer.add_tensor(_gguf_name(hf_name), packed, raw_dtype=quantization)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def _add_sizes(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    if config["head_dim"] * config["num_attention_heads"] != config["hidden_size"]:
+        writer.add_key_length(config["head_dim"])
+        writer.add_value_length(config["head_dim"])
+    if config.get("sliding_window"):
+        writer.add_sliding_window(config["sliding_window"])
+
+
+def _add_rope(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
+    """Linear scaling is metadata, Llama 3's a tensor of divisors."""
+    writer.add_rope_freq_base(config["rope_theta"])
+    scaling = config.get("rope_scaling", {})
+    if scaling.get("type") == "linear":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+        writer.add_rope_scaling_factor(scaling["factor"])
+    if scaling.get("rope_type") == "llama3":
+        writer.add_tensor("rope_freqs.weight", _rope_freqs(config, scaling))
+
+
+def _rope_freqs(config: dict[str, Any], scaling: dict[str, Any]) -> np.ndarray:
+    """Short waves as they are, long ones slowed down, a blend between."""
+    trained = scaling["original_max_position_embeddings"]
+    low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
+    divisors = []
+    for pair in range(0, config["head_dim"], 2):
+        wave = 2 * math.pi * config["rope_theta"] ** (pair / config["head_dim"])
+        if wave < trained / high:
+            divisors.append(1.0)
+        elif wave > trained / low:
+            divisors.append(scaling["factor"])
+        else:
+            share = (trained / wave - low) / (high - low)
+            divisors.append(1 / ((1 - share) / scaling["factor"] + share))
+    return np.array(divisors, np.float32)
 
 
 def _add_tokenizer(writer: gguf.GGUFWriter, vocab_size: int, pre: str) -> None:

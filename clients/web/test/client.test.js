@@ -180,3 +180,33 @@ test("a key travels as a subprotocol item beside the protocol", async () => {
   assert.deepEqual(socket.protocols, ["seedance.v2.json", "seedance.auth.c2stw7w_"]);
   client.close();
 });
+
+test("pressure is told when it changes, and is over with its connection", async () => {
+  const heard = [];
+  const { client } = begin({ onPressure: ({ level }) => heard.push(level) });
+  client.chat({ messages });
+  const socket = await socketNumber(1);
+  socket.open();
+  socket.say(SESSION);
+  socket.say({ type: "pressure", level: "throttle", reason: "few KV blocks are free" });
+  socket.say({ type: "pressure", level: "throttle", reason: "few KV blocks are free" });
+  assert.deepEqual(client.pressure, { level: "throttle", reason: "few KV blocks are free" });
+  socket.drop();
+  assert.deepEqual(heard, ["throttle", "none"]);
+  client.close();
+});
+
+test("one more generation than a client may hold is refused, the others wait their turn", async () => {
+  const { client } = begin();
+  const streams = Array.from({ length: 1024 }, () => client.chat({ messages }));
+  assert.throws(() => client.chat({ messages }), { name: "SeedanceError", code: "overloaded" });
+  const socket = await socketNumber(1);
+  socket.open();
+  socket.say(SESSION);
+  const asked = () => socket.sent.filter((frame) => frame.type === "generate").map((f) => f.id);
+  assert.deepEqual(asked(), streams.slice(0, 64).map((stream) => stream.id));
+  socket.say(accepted(streams[0].id, 1));
+  socket.say(done(streams[0].id, 2));
+  assert.deepEqual(asked(), streams.slice(0, 65).map((stream) => stream.id));
+  client.close();
+});

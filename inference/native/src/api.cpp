@@ -69,6 +69,10 @@ SEEDANCE_EXPORT int seedance_set_norm(void* model, int slot, int layer, const fl
         [&] { static_cast<Model*>(model)->set_norm(static_cast<NormSlot>(slot), layer, values); });
 }
 
+SEEDANCE_EXPORT int seedance_set_window(void* model, int layer, int window) {
+    return guarded([&] { static_cast<Model*>(model)->set_window(layer, window); });
+}
+
 SEEDANCE_EXPORT int seedance_set_frequencies(void* model, const float* values) {
     return guarded([&] { static_cast<Model*>(model)->set_frequencies(values); });
 }

@@ -33,23 +33,22 @@ inline typename Short<PART>::Floats quantize_part(const float* in, int8_t* level
 }
 
 template <int PART>
-inline void quantize_parts(const float* in, const Activations& out, int token) {
-    int8_t* levels = out.levels_of(token);
-    float* scales = out.scales_of(token);
-    float* sums = out.sums_of(token);
-    for (int g = 0; g < out.groups(); g++) {
-        typename Short<PART>::Floats values = {};
-        for (int p = 0; p < GROUP; p += PART)
-            values += quantize_part<PART>(in + p, levels + p, scales++);
-        sums[g] = sum_of(values);
-        in += GROUP;
-        levels += GROUP;
-    }
+inline void quantize_parts(const float* in, Record* record) {
+    typename Short<PART>::Floats values = {};
+    for (int p = 0; p < GROUP / PART; p++)
+        values += quantize_part<PART>(in + p * PART, record->levels + p * PART, record->scales + p);
+    record->sum = sum_of(values);
+}
+
+inline void quantize_group(const float* in, const Activations& out, Record* record) {
+    if (out.part == FINE) quantize_parts<FINE>(in, record);
+    else quantize_parts<COARSE>(in, record);
 }
 
 void quantize(const float* in, const Activations& out, int token) {
-    if (out.part == FINE) quantize_parts<FINE>(in, out, token);
-    else quantize_parts<COARSE>(in, out, token);
+    Record* record = out.of(token);
+    for (int g = 0; g < out.groups(); g++, in += GROUP, record += TILE_TOKENS)
+        quantize_group(in, out, record);
 }
 
 void norm_quantize(const float* in, const float* norm, float eps, float* scratch,
@@ -66,14 +65,12 @@ void norm_quantize(const float* in, const float* norm, float eps, float* scratch
     quantize(scratch, out, token);
 }
 
-void swiglu_quantize(const float* in, float* scratch, const Activations& out, int token) {
-    const float* gates = in;
-    const float* ups = in + out.columns;
-    for (int i = 0; i < out.columns; i += LANES) {
+// A group's gates become silu(gate) * up.
+inline void gate(float* gates, const float* ups) {
+    for (int i = 0; i < GROUP; i += LANES) {
         const Floats gate = load<Floats>(gates + i);
-        store(scratch + i, gate / (exp_of(-gate) + 1.0f) * load<Floats>(ups + i));
+        store(gates + i, gate / (exp_of(-gate) + 1.0f) * load<Floats>(ups + i));
     }
-    quantize(scratch, out, token);
 }
 
 int argmax(const float* values, int count) {

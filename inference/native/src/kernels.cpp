@@ -14,7 +14,7 @@ namespace seedance {
 
 extern const Kernels SEEDANCE_NAME(SEEDANCE_PATH);
 const Kernels SEEDANCE_NAME(SEEDANCE_PATH) = {
-    SEEDANCE_TEXT(SEEDANCE_PATH), linear, quantize, norm_quantize, swiglu_quantize,
+    SEEDANCE_TEXT(SEEDANCE_PATH), linear, gated_linear, quantize, norm_quantize,
     attend, argmax, dequantize_row,
 };
 

@@ -7,37 +7,60 @@ namespace seedance {
 
 enum class Write { STORE, ADD };  // what a product does to its output
 
-// One token's query heads of one key-value head, over the positions 0 .. length-1.
+// A product with a step's tokens: out[token, row].
+struct Product {
+    const Matrix& matrix;
+    Activations in;
+    float* out;
+    size_t out_stride;  // numbers from a token's to the next one's
+    Write write;
+};
+
+// A gated MLP's first half (Shazeer 2020), silu(gate) * up, quantized for the second. Rows of
+// `gate_up`: all gates, then all ups.
+struct GatedProduct {
+    const Matrix& gate_up;
+    Activations in;
+    Activations out;
+};
+
+// A few neighbouring tokens' query heads of one key-value head. A token at position p sees the
+// positions p - window + 1 .. p, as far as they are not negative.
 struct AttentionTask {
-    const uint32_t* queries;  // [heads, head_dim / 2] pairs of bf16
-    int heads;
-    const uint32_t* pages;  // the whole pool
+    int tokens;
+    int heads;                // tokens * heads is at most TILE_QUERIES
+    int position;             // of the first token
+    int window;
+    const uint32_t* queries;  // of the first token: [heads, head_dim / 2] pairs of bf16
+    size_t queries_stride;    // words from a token's queries to the next one's
+    const uint32_t* pages;    // the whole pool
     PageShape shape;
     int layer;
     int kv_head;
     const int32_t* block_table;
-    int length;
     float* scores;  // scratch: [TILE_QUERIES, scores_stride]
     size_t scores_stride;
-    float* out;  // [heads, head_dim]
+    uint32_t* packed;   // scratch: [head_dim / 2, TILE_QUERIES]
+    float* out;         // of the first token: [heads, head_dim]
+    size_t out_stride;  // numbers from a token's to the next one's
 };
 
 struct Kernels {
     const char* name;
 
-    // outputs[token, 16 * strip ...] of the strips [first, last), for all `tokens`.
-    void (*linear)(const Matrix& matrix, int first, int last, const Activations& in, int tokens,
-                   float* out, size_t out_stride, Write write);
+    // The outputs of one strip's rows for the tokens [first, last), at most TOKENS_TOGETHER;
+    // `first` begins a tile.
+    void (*linear)(const Product& product, int strip, int first, int last);
 
-    // in[columns] -> levels, scales and sums of `token`.
+    // The same for one group of `product.out`.
+    void (*gated_linear)(const GatedProduct& product, int group, int first, int last);
+
+    // in[columns] -> the records of `token`.
     void (*quantize)(const float* in, const Activations& out, int token);
 
     // RMSNorm (Zhang & Sennrich 2019) with weight `norm`, then quantize. `scratch`: [columns].
     void (*norm_quantize)(const float* in, const float* norm, float eps, float* scratch,
                           const Activations& out, int token);
-
-    // silu(gate) * up (Shazeer 2020), then quantize. `in`: gate and up, `columns` each.
-    void (*swiglu_quantize)(const float* in, float* scratch, const Activations& out, int token);
 
     void (*attend)(const AttentionTask& task);
 

@@ -80,36 +80,34 @@ inline __m256 load_factors(const uint8_t* from, int side) {
 }
 
 template <int BITS, int PART, int TOKENS>
-void side_times_tokens(const uint8_t* block, int side, const Activations& in, int token,
-                       float (*out)[STRIP_ROWS]) {
+void side_times_tokens(const uint8_t* block, int side, const Record* records, int groups,
+                       bool ahead, float (*out)[STRIP_ROWS]) {
     __m256 totals[TOKENS];
+#pragma GCC unroll 8
     for (int t = 0; t < TOKENS; t++) totals[t] = _mm256_setzero_ps();
-    const int groups = in.groups();
-    for (int g = 0; g < groups; g++, block += block_bytes(BITS)) {
-        if (TOKENS > 2 && token == 0) prefetch_next<BITS>(block, groups);
+    for (int g = 0; g < groups; g++, block += block_bytes(BITS), records += TILE_TOKENS) {
+        if (TOKENS > 2 && ahead) prefetch_next<BITS>(block, groups);
         __m256i planes[BITS / 4][QUADS];
         unpack<BITS>(block, side, planes);
         const __m256 scale = load_factors(block + level_bytes(BITS), side);
         const __m256 minimum = load_factors(block + level_bytes(BITS) + FACTOR_BYTES, side);
 #pragma GCC unroll 8  // or the totals live in memory instead of registers
         for (int t = 0; t < TOKENS; t++) {
-            const int8_t* x = in.levels_of(token + t) + g * GROUP;
-            const float* scales = in.scales_of(token + t) + g * (GROUP / PART);
-            const __m256 dot = dot_group<BITS, PART>(planes, x, scales);
-            const __m256 sum = _mm256_set1_ps(in.sums_of(token + t)[g]);
+            const __m256 dot = dot_group<BITS, PART>(planes, records[t].levels, records[t].scales);
             totals[t] = _mm256_fmadd_ps(dot, scale, totals[t]);
-            totals[t] = _mm256_fmadd_ps(minimum, sum, totals[t]);
+            totals[t] = _mm256_fmadd_ps(minimum, _mm256_set1_ps(records[t].sum), totals[t]);
         }
     }
+#pragma GCC unroll 8
     for (int t = 0; t < TOKENS; t++) _mm256_storeu_ps(out[t] + side * SIDE_ROWS, totals[t]);
 }
 
 // A token's result takes the same operations in the same order whatever TOKENS is.
 template <int BITS, int PART, int TOKENS>
-void strip_times_tokens(const uint8_t* block, const Activations& in, int token,
+void strip_times_tokens(const uint8_t* block, const Record* records, int groups, bool ahead,
                         float (*out)[STRIP_ROWS]) {
-    side_times_tokens<BITS, PART, TOKENS>(block, 0, in, token, out);
-    side_times_tokens<BITS, PART, TOKENS>(block, 1, in, token, out);
+    side_times_tokens<BITS, PART, TOKENS>(block, 0, records, groups, ahead, out);
+    side_times_tokens<BITS, PART, TOKENS>(block, 1, records, groups, false, out);
 }
 
 }  // namespace

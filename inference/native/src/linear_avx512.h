@@ -51,29 +51,25 @@ inline __m512 dot_group(const __m512i* quads, const int8_t* x, const float* scal
 
 // A token's result takes the same operations in the same order whatever TOKENS is.
 template <int BITS, int PART, int TOKENS>
-void strip_times_tokens(const uint8_t* block, const Activations& in, int token,
+void strip_times_tokens(const uint8_t* block, const Record* records, int groups, bool ahead,
                         float (*out)[STRIP_ROWS]) {
     __m512 totals[TOKENS];
+#pragma GCC unroll 8
     for (int t = 0; t < TOKENS; t++) totals[t] = _mm512_setzero_ps();
-    const int8_t* levels = in.levels_of(token);
-    const float* scales = in.scales_of(token);
-    const float* sums = in.sums_of(token);
-    const int groups = in.groups();
-    for (int g = 0; g < groups; g++, block += block_bytes(BITS)) {
-        if (TOKENS > 2 && token == 0) prefetch_next<BITS>(block, groups);
+    for (int g = 0; g < groups; g++, block += block_bytes(BITS), records += TILE_TOKENS) {
+        if (TOKENS > 2 && ahead) prefetch_next<BITS>(block, groups);
         __m512i quads[QUADS];
         unpack<BITS>(block, quads);
         const __m512 scale = load_factors(block + level_bytes(BITS));
         const __m512 minimum = load_factors(block + level_bytes(BITS) + FACTOR_BYTES);
 #pragma GCC unroll 8  // or the totals live in memory instead of registers
         for (int t = 0; t < TOKENS; t++) {
-            const size_t at = static_cast<size_t>(t) * groups + g;
-            const __m512 dot =
-                dot_group<PART>(quads, levels + at * GROUP, scales + at * (GROUP / PART));
+            const __m512 dot = dot_group<PART>(quads, records[t].levels, records[t].scales);
             totals[t] = _mm512_fmadd_ps(dot, scale, totals[t]);
-            totals[t] = _mm512_fmadd_ps(minimum, _mm512_set1_ps(sums[at]), totals[t]);
+            totals[t] = _mm512_fmadd_ps(minimum, _mm512_set1_ps(records[t].sum), totals[t]);
         }
     }
+#pragma GCC unroll 8
     for (int t = 0; t < TOKENS; t++) _mm512_storeu_ps(out[t], totals[t]);
 }
 

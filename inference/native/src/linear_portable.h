@@ -35,20 +35,19 @@ inline float dot_group(const uint8_t* block, int row, const int8_t* x, const flo
 }
 
 template <int BITS, int PART, int TOKENS>
-void strip_times_tokens(const uint8_t* block, const Activations& in, int token,
+void strip_times_tokens(const uint8_t* block, const Record* records, int groups, bool,
                         float (*out)[STRIP_ROWS]) {
     std::memset(out, 0, sizeof(float) * TOKENS * STRIP_ROWS);
-    for (int g = 0; g < in.groups(); g++, block += block_bytes(BITS)) {
+    for (int g = 0; g < groups; g++, block += block_bytes(BITS), records += TILE_TOKENS) {
         const uint8_t* scales = block + level_bytes(BITS);
         const uint8_t* minima = scales + FACTOR_BYTES;
         for (int row = 0; row < STRIP_ROWS; row++) {
             const float scale = factor_at(scales, row), minimum = factor_at(minima, row);
             for (int t = 0; t < TOKENS; t++) {
-                const float dot =
-                    dot_group<BITS, PART>(block, row, in.levels_of(token + t) + g * GROUP,
-                                          in.scales_of(token + t) + g * (GROUP / PART));
-                out[t][row] += dot * scale;
-                out[t][row] += minimum * in.sums_of(token + t)[g];
+                const Record& record = records[t];
+                out[t][row] +=
+                    dot_group<BITS, PART>(block, row, record.levels, record.scales) * scale;
+                out[t][row] += minimum * record.sum;
             }
         }
     }

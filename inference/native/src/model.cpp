@@ -19,10 +19,11 @@ size_t most_bytes(int rows, int columns) {
 // What the weights need when every matrix has 8 bits and a bias.
 size_t weights_bytes(const ModelShape& shape) {
     const size_t norms = (shape.hidden + CACHE_LINE) * sizeof(float);
+    const size_t head_norms = 2 * (shape.head_dim + CACHE_LINE) * sizeof(float);
     const size_t layer = most_bytes(shape.qkv_size(), shape.hidden) +
                          most_bytes(shape.hidden, shape.query_size()) +
                          most_bytes(2 * shape.mlp, shape.hidden) +
-                         most_bytes(shape.hidden, shape.mlp) + 2 * norms;
+                         most_bytes(shape.hidden, shape.mlp) + 2 * norms + head_norms;
     const size_t outer = 2 * most_bytes(shape.vocab, shape.hidden) + 2 * norms;
     return layer * shape.layers + outer + shape.head_dim * sizeof(float);
 }
@@ -74,12 +75,16 @@ void Model::set_matrix(Slot slot, int layer, int bits, int rows, int columns,
 }
 
 void Model::set_norm(NormSlot slot, int layer, const float* values) {
-    float* copy = weights_.take_array<float>(shape_.hidden);
-    std::copy(values, values + shape_.hidden, copy);
+    const bool of_heads = slot == NormSlot::QUERY || slot == NormSlot::KEY;
+    const int size = of_heads ? shape_.head_dim : shape_.hidden;
+    float* copy = weights_.take_array<float>(size);
+    std::copy(values, values + size, copy);
     switch (slot) {
         case NormSlot::ATTENTION: layers_.at(layer).attention_norm = copy; break;
         case NormSlot::MLP: layers_.at(layer).mlp_norm = copy; break;
         case NormSlot::FINAL: final_norm_ = copy; break;
+        case NormSlot::QUERY: layers_.at(layer).query_norm = copy; break;
+        case NormSlot::KEY: layers_.at(layer).key_norm = copy; break;
     }
 }
 

@@ -46,11 +46,14 @@ struct StepInput {
 
 // Which tensor of the model; names and order are mirrored by library.py.
 enum class Slot : int32_t { QKV, OUTPUT, GATE_UP, DOWN, EMBEDDING, HEAD };
-enum class NormSlot : int32_t { ATTENTION, MLP, FINAL };
+enum class NormSlot : int32_t { ATTENTION, MLP, FINAL, QUERY, KEY };
 
 struct Layer {
     const float* attention_norm = nullptr;
     const float* mlp_norm = nullptr;
+    const float* query_norm = nullptr;  // [head_dim], or null: queries are not normed
+    const float* key_norm = nullptr;
+    int window = INT32_MAX;  // positions that a token sees, its own counted
     Matrix qkv, output, gate_up, down;
 };
 
@@ -61,7 +64,9 @@ class Model {
     // levels [rows, columns], scales and minima (fp16) [rows, columns / 32], bias [rows] or null.
     void set_matrix(Slot slot, int layer, int bits, int rows, int columns, const uint8_t* levels,
                     const uint16_t* scales, const uint16_t* minima, const float* bias);
+    // [hidden], or [head_dim] for queries and keys.
     void set_norm(NormSlot slot, int layer, const float* values);
+    void set_window(int layer, int window) { layers_.at(layer).window = window; }
     void set_frequencies(const float* values);  // [head_dim / 2], radians per position
 
     void step(const StepInput& input);
@@ -85,12 +90,12 @@ class Model {
     const float* frequencies_ = nullptr;
 
     // Per token of a step.
-    Scratch<float> x_, wide_, attended_, rotations_;
+    Scratch<float> x_, qkv_, attended_, rotations_;
     Scratch<uint32_t> queries_;
-    Scratch<int8_t> levels_;
-    Scratch<float> scales_, sums_;
+    Scratch<Record> records_, gated_;
     // Per thread.
     Scratch<float> scratch_, scores_;
+    Scratch<uint32_t> packed_;
 };
 
 }  // namespace seedance

@@ -14,21 +14,34 @@ namespace {
 
 // A product's chunks take some microseconds: taking one costs little beside that, and nobody waits
 // long for the last.
-constexpr int64_t CHUNK_PRODUCTS = 1 << 18;
+constexpr int CHUNK_PRODUCTS = 1 << 18;
 
 uint32_t bf16(float value) {
     uint32_t bits = bits_as<uint32_t>(value);
     return (bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16;
 }
 
+// The size of parts that are at most `most` and as equal as can be: 9 in parts of 5, not of 8.
+int evenly(int count, int most) {
+    const int parts = (count + most - 1) / most;
+    return (count + parts - 1) / parts;
+}
+
 uint32_t bf16_pair(float low, float high) { return bf16(low) | bf16(high) << 16; }
 
 }  // namespace
+
+// Neighbouring tokens of one sequence, in neighbouring rows of `x_`: they attend together.
+struct Tile {
+    int row;
+    int count;
+};
 
 // Rows of `x_`, and which of the step's tokens each is.
 struct Rows {
     int count;
     const int32_t* tokens;  // [count], or null: row and token are one
+    std::vector<Tile> tiles;
 
     int token(int row) const { return tokens ? tokens[row] : row; }
 };
@@ -47,18 +60,37 @@ class Step {
         });
     }
 
+    // All threads together do item(part, first, last) for all parts of a product and all tokens,
+    // TOKENS_TOGETHER at a time; a part has so many products with a token.
+    template <typename Item>
+    void each_part(int parts, int products, int tokens, Item item) {
+        const int count = parts * ((tokens + TOKENS_TOGETHER - 1) / TOKENS_TOGETHER);
+        const int chunk_products = std::min(tokens, TOKENS_TOGETHER) * products;
+        const int enough = std::max(1, CHUNK_PRODUCTS / chunk_products);
+        pool_.share(count, std::min(enough, pool_.grain(count)), [&](int begin, int end) {
+            for (int index = begin; index < end; index++) {
+                const int first = index / parts * TOKENS_TOGETHER;
+                item(index % parts, first, std::min(first + TOKENS_TOGETHER, tokens));
+            }
+        });
+    }
+
     void embed();
     void fill_pages(int layer, int thread);
     void keep_samplers();
     void attention(int layer, const Rows& rows, int thread);
+    std::vector<Tile> tiles(const Rows& rows) const;
+    bool neighbours(int token, int next) const;
     void mlp(const Layer& layer, int rows, int thread);
     void logits(int thread);
 
     void norm(const float* norm, int rows, const Activations& out, int thread);
-    void product(const Matrix& matrix, const Activations& in, int tokens, float* out, Write write);
+    void product(const Matrix& matrix, const Activations& in, int tokens, float* out,
+                 size_t out_stride, Write write);
     void rotate_and_keep(int layer, int token);
+    void norm_heads(const float* norm, float* values, int heads);
     void keep(int layer, int token, int head, const float* key, const float* value);
-    void attend(int layer, int row, int token, int kv_head, int thread);
+    void attend(int layer, const Tile& tile, int token, int kv_head, int thread);
 
     const int32_t* table(int token) const { return in_.tables + in_.table_starts[token]; }
     const float* rotation(int token) const {
@@ -66,7 +98,7 @@ class Step {
     }
     float* scratch(int thread) const { return scratch_ + static_cast<size_t>(thread) * widest_; }
     Activations activations(int columns, int part) const {
-        return {levels_, scales_, sums_, columns, part};
+        return {records_, columns, part};
     }
 
     Model& model_;
@@ -74,20 +106,24 @@ class Step {
     const Kernels& kernels_;
     ThreadPool& pool_;
     const StepInput& in_;
-    const int group_;  // query heads per key-value head
+    const int group_;        // query heads per key-value head
+    const int heads_;        // of a group, that attend together
+    const int tile_tokens_;  // that attend together
+    Rows all_, samplers_;
 
     float* x_;           // [tokens, hidden]: what the layers add to
-    float* wide_;        // [tokens, qkv or 2 mlp]: outputs of the wide products
+    size_t qkv_stride_;
+    float* qkv_;         // [tokens, qkv_stride]: queries, keys and values
     float* attended_;    // [tokens, heads * head_dim]
     float* rotations_;   // [tokens, head_dim / 2] cosines and sines
     uint32_t* queries_;  // [tokens, heads, head_dim / 2] pairs of bf16
-    int8_t* levels_;
-    float* scales_;
-    float* sums_;
-    size_t widest_;       // input of a product
+    Record* records_;    // inputs of products, by tiles of tokens, but the last of a layer
+    Record* gated_;      // input of a layer's last product
+    size_t widest_;       // of those inputs
     float* scratch_;      // [threads, widest]
     size_t scores_size_;  // longest context, rounded up
     float* scores_;       // [threads, TILE_QUERIES, scores_size]
+    uint32_t* packed_;    // [threads, TILE_QUERIES, head_dim / 2]
 };
 
 Step::Step(Model& model, const StepInput& input)
@@ -96,21 +132,30 @@ Step::Step(Model& model, const StepInput& input)
       kernels_(model.kernels_),
       pool_(model.pool_),
       in_(input),
-      group_(shape_.heads / shape_.kv_heads) {
+      group_(shape_.heads / shape_.kv_heads),
+      heads_(evenly(group_, TILE_QUERIES)),
+      tile_tokens_(TILE_QUERIES / heads_),
+      all_{input.tokens, nullptr, {}},
+      samplers_{input.samplers, input.sampled, {}} {
+    all_.tiles = tiles(all_);
+    samplers_.tiles = tiles(samplers_);
     const size_t tokens = input.tokens;
     const int query_size = shape_.query_size();
-    widest_ = std::max({shape_.hidden, shape_.mlp, query_size});
+    widest_ = std::max(shape_.hidden, query_size);
     scores_size_ = (static_cast<size_t>(shape_.context) / KEY_LANES + 1) * KEY_LANES;
     x_ = model.x_.reserve(tokens * shape_.hidden);
-    wide_ = model.wide_.reserve(tokens * std::max(shape_.qkv_size(), 2 * shape_.mlp));
+    // A cache line more than needed: where rows are whole pages apart, all tokens' numbers for one
+    // strip would fall into the same few places of the first cache.
+    qkv_stride_ = shape_.qkv_size() + CACHE_LINE / sizeof(float);
+    qkv_ = model.qkv_.reserve(tokens * qkv_stride_);
     attended_ = model.attended_.reserve(tokens * query_size);
     rotations_ = model.rotations_.reserve(tokens * shape_.head_dim);
     queries_ = model.queries_.reserve(tokens * query_size / 2);
-    levels_ = model.levels_.reserve(tokens * widest_);
-    scales_ = model.scales_.reserve(tokens * widest_ / FINE);
-    sums_ = model.sums_.reserve(tokens * widest_ / GROUP);
+    records_ = model.records_.reserve((tokens + TILE_TOKENS) * (widest_ / GROUP));
+    gated_ = model.gated_.reserve((tokens + TILE_TOKENS) * (shape_.mlp / GROUP));
     scratch_ = model.scratch_.reserve(pool_.size() * widest_);
     scores_ = model.scores_.reserve(pool_.size() * TILE_QUERIES * scores_size_);
+    packed_ = model.packed_.reserve(pool_.size() * TILE_QUERIES * shape_.head_dim / 2);
 }
 
 // All tokens go through all layers but the last: there, a token that does not sample is done when
@@ -120,13 +165,13 @@ void Step::run(int thread) {
     embed();
     for (int layer = 0; layer < last; layer++) {
         fill_pages(layer, thread);
-        attention(layer, {in_.tokens, nullptr}, thread);
+        attention(layer, all_, thread);
         mlp(model_.layers_[layer], in_.tokens, thread);
     }
     fill_pages(last, thread);
     if (in_.samplers == 0) return;
     keep_samplers();
-    attention(last, {in_.samplers, in_.sampled}, thread);
+    attention(last, samplers_, thread);
     mlp(model_.layers_[last], in_.samplers, thread);
     logits(thread);
 }
@@ -152,7 +197,7 @@ void Step::fill_pages(int layer, int thread) {
     const Layer& weights = model_.layers_[layer];
     const Activations normed = activations(shape_.hidden, FINE);
     norm(weights.attention_norm, in_.tokens, normed, thread);
-    product(weights.qkv, normed, in_.tokens, wide_, Write::STORE);
+    product(weights.qkv, normed, in_.tokens, qkv_, qkv_stride_, Write::STORE);
     each(in_.tokens, [&](int token) { rotate_and_keep(layer, token); });
 }
 
@@ -167,33 +212,49 @@ void Step::keep_samplers() {
 }
 
 void Step::attention(int layer, const Rows& rows, int thread) {
-    each(rows.count * shape_.kv_heads, [&](int item) {
-        const int row = item / shape_.kv_heads;
-        attend(layer, row, rows.token(row), item % shape_.kv_heads, thread);
+    each(static_cast<int>(rows.tiles.size()) * shape_.kv_heads, [&](int item) {
+        const Tile& tile = rows.tiles[item / shape_.kv_heads];
+        attend(layer, tile, rows.token(tile.row), item % shape_.kv_heads, thread);
     });
     const Activations in = activations(shape_.query_size(), COARSE);
     each(rows.count, [&](int row) {
         kernels_.quantize(attended_ + static_cast<size_t>(row) * in.columns, in, row);
     });
-    product(model_.layers_[layer].output, in, rows.count, x_, Write::ADD);
+    product(model_.layers_[layer].output, in, rows.count, x_, shape_.hidden, Write::ADD);
+}
+
+bool Step::neighbours(int token, int next) const {
+    return next == token + 1 && in_.table_starts[next] == in_.table_starts[token] &&
+           in_.positions[next] == in_.positions[token] + 1;
+}
+
+std::vector<Tile> Step::tiles(const Rows& rows) const {
+    std::vector<Tile> tiles;
+    for (int row = 0; row < rows.count; row++) {
+        const bool joins = row > 0 && tiles.back().count < tile_tokens_ &&
+                           neighbours(rows.token(row - 1), rows.token(row));
+        if (joins) tiles.back().count++;
+        else tiles.push_back({row, 1});
+    }
+    return tiles;
 }
 
 void Step::mlp(const Layer& layer, int rows, int thread) {
     const Activations normed = activations(shape_.hidden, COARSE);
     norm(layer.mlp_norm, rows, normed, thread);
-    product(layer.gate_up, normed, rows, wide_, Write::STORE);
-    const Activations in = activations(shape_.mlp, COARSE);
-    each(rows, [&](int row) {
-        const float* gate_up = wide_ + static_cast<size_t>(row) * 2 * shape_.mlp;
-        kernels_.swiglu_quantize(gate_up, scratch(thread), in, row);
+    const Activations gated{gated_, shape_.mlp, COARSE};
+    const GatedProduct gating{layer.gate_up, normed, gated};
+    const int products = 2 * GROUP * shape_.hidden;
+    each_part(gated.groups(), products, rows, [&](int group, int first, int last) {
+        kernels_.gated_linear(gating, group, first, last);
     });
-    product(layer.down, in, rows, x_, Write::ADD);
+    product(layer.down, gated, rows, x_, shape_.hidden, Write::ADD);
 }
 
 void Step::logits(int thread) {
     const Activations in = activations(shape_.hidden, FINE);
     norm(model_.final_norm_, in_.samplers, in, thread);
-    product(model_.head_, in, in_.samplers, in_.logits, Write::STORE);
+    product(model_.head_, in, in_.samplers, in_.logits, shape_.vocab, Write::STORE);
     if (!in_.greedy) return;
     each(in_.samplers, [&](int sampler) {
         const float* values = in_.logits + static_cast<size_t>(sampler) * shape_.vocab;
@@ -209,23 +270,38 @@ void Step::norm(const float* norm, int rows, const Activations& out, int thread)
 }
 
 void Step::product(const Matrix& matrix, const Activations& in, int tokens, float* out,
-                   Write write) {
-    const int strips = matrix.strips();
-    const int64_t strip_products = static_cast<int64_t>(tokens) * STRIP_ROWS * matrix.columns;
-    const int enough = static_cast<int>(std::max<int64_t>(1, CHUNK_PRODUCTS / strip_products));
-    const int grain = std::min(enough, pool_.grain(strips));
-    pool_.share(strips, grain, [&](int first, int last) {
-        kernels_.linear(matrix, first, last, in, tokens, out, matrix.rows, write);
+                   size_t out_stride, Write write) {
+    const Product product{matrix, in, out, out_stride, write};
+    const int products = STRIP_ROWS * matrix.columns;
+    each_part(matrix.strips(), products, tokens, [&](int strip, int first, int last) {
+        kernels_.linear(product, strip, first, last);
     });
 }
 
-// Queries and keys are turned by their position (RoPE, Su et al. 2021), neighbours as a pair;
-// then queries wait as bf16, and keys and values go into the token's place in the cache.
+// RMSNorm of each of a token's heads.
+void Step::norm_heads(const float* norm, float* values, int heads) {
+    if (!norm) return;
+    const int size = shape_.head_dim;
+    for (int head = 0; head < heads; head++, values += size) {
+        float squares = 0.0f;
+        for (int dim = 0; dim < size; dim++) squares += values[dim] * values[dim];
+        const float mean = squares / static_cast<float>(size);
+        const float factor = 1.0f / std::sqrt(mean + shape_.norm_eps);
+        for (int dim = 0; dim < size; dim++) values[dim] *= factor * norm[dim];
+    }
+}
+
+// Queries and keys, normed where the model does so, are turned by their position (RoPE, Su et al.
+// 2021), neighbours as a pair; then queries wait as bf16, and keys and values go into the token's
+// place in the cache.
 //
 //   qkv of a token:  | queries: heads | keys: kv_heads | values: kv_heads |, head_dim each
 void Step::rotate_and_keep(int layer, int token) {
-    float* qkv = wide_ + static_cast<size_t>(token) * shape_.qkv_size();
+    float* qkv = qkv_ + token * qkv_stride_;
     const int pairs = shape_.head_dim / 2;
+    const Layer& weights = model_.layers_[layer];
+    norm_heads(weights.query_norm, qkv, shape_.heads);
+    norm_heads(weights.key_norm, qkv + shape_.query_size(), shape_.kv_heads);
     const float* turn = rotation(token);
     for (int head = 0; head < shape_.heads + shape_.kv_heads; head++) {
         float* values = qkv + head * shape_.head_dim;
@@ -264,27 +340,34 @@ void Step::keep(int layer, int token, int head, const float* key, const float* v
     }
 }
 
-void Step::attend(int layer, int row, int token, int kv_head, int thread) {
-    const int head_dim = shape_.head_dim;
-    for (int first = 0; first < group_; first += TILE_QUERIES) {
-        const size_t heads = shape_.heads, head = kv_head * group_ + first;
+// One key-value head's queries of a tile whose first token is `token`.
+void Step::attend(int layer, const Tile& tile, int token, int kv_head, int thread) {
+    const size_t head_dim = shape_.head_dim, query_size = shape_.query_size();
+    for (int first = 0; first < group_; first += heads_) {
+        const size_t head = kv_head * group_ + first;
         AttentionTask task;
-        task.queries = queries_ + (token * heads + head) * head_dim / 2;
-        task.heads = std::min(TILE_QUERIES, group_ - first);
+        task.tokens = tile.count;
+        task.heads = std::min(heads_, group_ - first);
+        task.position = in_.positions[token];
+        task.window = model_.layers_[layer].window;
+        task.queries = queries_ + (token * query_size + head * head_dim) / 2;
+        task.queries_stride = query_size / 2;
         task.pages = model_.pages_;
         task.shape = shape_.pages();
         task.layer = layer;
         task.kv_head = kv_head;
         task.block_table = table(token);
-        task.length = in_.positions[token] + 1;
         task.scores = scores_ + thread * TILE_QUERIES * scores_size_;
         task.scores_stride = scores_size_;
-        task.out = attended_ + (row * heads + head) * head_dim;
+        task.packed = packed_ + thread * TILE_QUERIES * head_dim / 2;
+        task.out = attended_ + tile.row * query_size + head * head_dim;
+        task.out_stride = query_size;
         kernels_.attend(task);
     }
 }
 
 void Model::step(const StepInput& input) {
+    if (input.tokens == 0) return;
     Step step(*this, input);
     pool_.run([](void* context, int thread) { static_cast<Step*>(context)->run(thread); }, &step);
 }

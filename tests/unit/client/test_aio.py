@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from urllib.parse import urlsplit
 
 import pytest
 
 from seedance.client import AsyncSeedanceClient
 from seedance.client.stream import BUFFER_BYTES_MAX
 from seedance.protocol.errors import ErrorCode, SeedanceError
-from seedance.protocol.frames import Usage
-from seedance.protocol.reconnect import Backoff
+from seedance.protocol.frames import PressureFrame, Usage
+from seedance.protocol.json_codec import encode_server
+from seedance.protocol.reconnect import Backoff, BreakerState
 from tests.support.scripted_gateway import TEXT, Script, ScriptedGateway, ScriptedSession
 from tests.support.waiting import wait_until
 
 MESSAGES = [{"role": "user", "content": "你好"}]
-QUICK = Backoff(base_s=0.01)
+QUICK = Backoff(base_s=0.01, max_s=0.05)
 
 
 async def read(client: AsyncSeedanceClient) -> str:
@@ -102,7 +104,7 @@ async def test_a_refusal_is_final(code: int) -> None:
         (401, "unauthorized", 1),
         (403, "unauthorized", 1),
         (404, "internal", 1),
-        (503, "unavailable", 3),
+        (503, "unavailable", 1 + QUICK.tries_max),
     ],
 )
 async def test_a_refused_handshake_is_an_error_of_the_table(
@@ -118,7 +120,7 @@ async def test_a_refused_handshake_is_an_error_of_the_table(
 
 
 async def test_nobody_there_is_unavailable_soon() -> None:
-    """With nothing listening the error comes after the first tries."""
+    """With nothing listening the error comes after the last try."""
     async with ScriptedGateway() as gateway:
         url = gateway.url
     async with AsyncSeedanceClient(url, backoff=QUICK) as client:
@@ -197,3 +199,38 @@ async def test_closing_ends_the_session() -> None:
         await wait_until(lambda: not gateway.sessions)
         with pytest.raises(SeedanceError, match="closed"):
             client.chat(MESSAGES)
+
+
+async def test_pressure_is_told_when_it_changes() -> None:
+    """`on_pressure` hears of a new level once, and `pressure` holds it."""
+    heard: list[tuple[str, str]] = []
+    async with ScriptedGateway(Script(pace_s=0.005)) as gateway:
+        client = AsyncSeedanceClient(
+            gateway.url,
+            backoff=QUICK,
+            on_pressure=lambda level, reason: heard.append((level, reason)),
+        )
+        async with client:
+            reading = asyncio.create_task(read(client))
+            await wait_until(lambda: gateway.connections)
+            for level in ("throttle", "throttle", "pause"):
+                await gateway.connections[0].send(encode_server(PressureFrame(level, "full")))
+            await wait_until(lambda: client.pressure == "pause")
+            assert await reading == TEXT
+        assert heard == [("throttle", "full"), ("pause", "full")]
+
+
+async def test_a_gateway_that_is_late_is_waited_for() -> None:
+    """A client that knows one gateway, which is not there yet, tries on until it is."""
+    async with ScriptedGateway() as gateway:
+        url = gateway.url
+        port = urlsplit(url).port or 0
+    states: list[str] = []
+    backoff = Backoff(base_s=0.05, max_s=0.1)
+    async with AsyncSeedanceClient(url, backoff=backoff, on_state=states.append) as client:
+        asked = [client.chat(MESSAGES) for _ in range(3)]
+        await wait_until(lambda: client._machine._reconnect.breaker.state is BreakerState.OPEN)
+        async with ScriptedGateway(port=port) as gateway:
+            texts = ["".join([chunk.delta async for chunk in stream]) for stream in asked]
+            assert texts == [TEXT] * 3
+            assert gateway.generated == [stream.id for stream in asked]

@@ -133,3 +133,19 @@ def test_the_protocol_needs_no_client() -> None:
     code = "import sys, seedance.protocol.json_codec; print('websockets' in sys.modules)"
     ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=True)
     assert ran.stdout.split() == [b"False"]
+
+
+def test_pressure_is_told_on_the_clients_thread(gateway: ScriptedGateway) -> None:
+    """The callback hears of the level while a plain program waits for text, and `pressure` holds it."""
+    gateway.script.pressure = "throttle"
+    gateway.script.cuts = ()
+    heard: list[tuple[str, str, str]] = []
+
+    def note(level: str, reason: str) -> None:
+        heard.append((level, reason, threading.current_thread().name))
+
+    with SeedanceClient(gateway.url, on_pressure=note) as client:
+        assert client.pressure == "none"
+        assert client.chat(messages=MESSAGES, stream=False).text == TEXT
+        assert client.pressure == "throttle"
+    assert heard == [("throttle", "scripted", "seedance client")]

@@ -6,7 +6,15 @@ import random
 
 import pytest
 
-from seedance.protocol.reconnect import Backoff, Reconnect, endpoint_at
+from seedance.protocol.reconnect import (
+    HEARTBEATS,
+    OPENS_AFTER,
+    Backoff,
+    Breaker,
+    BreakerState,
+    Reconnect,
+    endpoint_at,
+)
 
 URL = "ws://localhost:8080/v1/chat?instance=high-perf"
 
@@ -51,22 +59,69 @@ def test_the_delay_doubles_to_its_bound_and_the_tries_end() -> None:
     assert reconnect.next_delay_s() == 0.5
 
 
-def test_a_first_connection_is_tried_three_times() -> None:
-    """Where nothing ever answered, the user learns it soon: the first dial and two more."""
+def test_one_dead_gateway_is_tried_as_often() -> None:
+    """A client that knows a single gateway, and never reached it, has its ten tries too."""
     reconnect = Reconnect(URL, lambda: 1.0, Backoff())
-    assert [reconnect.next_delay_s() for _ in range(3)] == [0.5, 1, None]
+    for _ in range(10):
+        reconnect.failed()
+        assert reconnect.next_delay_s() is not None
+        assert reconnect.url == URL
+    assert reconnect.next_delay_s() is None
 
 
-def test_a_thousand_clients_come_back_spread_out() -> None:
-    """CASES 114: of clients cut at once no tenth of the first interval sees 3 times the mean."""
+def test_only_a_life_of_five_seconds_shortens_the_delay() -> None:
+    """CASES 114: text begins a new count of tries, not a shorter wait; living long enough does both."""
+    reconnect = Reconnect(URL, lambda: 1.0, Backoff())
+    reconnect.learn([])
+    for _ in range(20):
+        reconnect.lost(4.9)
+        assert reconnect.next_delay_s() is not None
+        reconnect.progressed()
+    assert reconnect.next_delay_s() == 30
+    reconnect.lost(5.0)
+    assert reconnect.next_delay_s() == 0.5
+
+
+def test_three_failed_connects_open_the_breaker() -> None:
+    """A connection that stands begins a new count."""
+    breaker = Breaker()
+    for _ in range(OPENS_AFTER - 1):
+        breaker.failed()
+    breaker.connected()
+    assert breaker.state is BreakerState.CLOSED
+    for _ in range(OPENS_AFTER):
+        breaker.failed()
+    assert breaker.state is BreakerState.OPEN
+
+
+def test_five_heartbeats_close_the_breaker() -> None:
+    """Half-open, a connection proves itself by answers; one that is lost before proves nothing."""
+    breaker = Breaker()
+    for _ in range(OPENS_AFTER):
+        breaker.failed()
+    breaker.connected()
+    for _ in range(HEARTBEATS - 1):
+        assert not breaker.beat()
+    breaker.lost()
+    assert breaker.state is BreakerState.OPEN
+    breaker.connected()
+    assert [breaker.beat() for _ in range(HEARTBEATS)] == [False] * (HEARTBEATS - 1) + [True]
+    assert breaker.state is BreakerState.CLOSED
+    assert not breaker.beat()
+
+
+@pytest.mark.parametrize("tries", [1, 4])
+def test_a_thousand_clients_come_back_spread_out(tries: int) -> None:
+    """CASES 114: of clients cut at once no tenth of an interval sees 3 times the mean."""
     rng = random.Random(7)
     tenths = [0] * 10
     for _ in range(1000):
         reconnect = Reconnect(URL, rng.random, Backoff())
         reconnect.learn([])
-        delay_s = reconnect.next_delay_s()
+        for _ in range(tries):
+            delay_s = reconnect.next_delay_s()
         assert delay_s is not None
-        tenths[int(delay_s / 0.05)] += 1
+        tenths[int(delay_s / (0.05 * 2 ** (tries - 1)))] += 1
     assert max(tenths) <= 3 * 100
 
 

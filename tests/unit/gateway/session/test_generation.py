@@ -78,3 +78,23 @@ async def test_a_wall_clock_that_is_set_back() -> None:
     world.close()
     (bill,) = (json.loads(event.payload) for event in world.memory.usage)
     assert bill["ended_ms"] >= bill["started_ms"]
+
+
+async def test_refused_openings_are_tried_again_within_the_budget() -> None:
+    """A refusal moves on to another instance while the budget lasts; then the client is told."""
+    world = World(lambda _: [b"x"])
+    for instance in world.cluster.instances.values():
+        instance.refuses = DRAINING
+    client = WindowedClient()
+    client.connect(world.gateways[0])
+    client.read()
+    while world.gateways[0].deps.retries.spend():
+        pass
+    await client.generate("s")
+    await world.commit()
+    await world.step(3)
+    client.read()
+    world.close()
+    assert client.ends["s"]["code"] == "unavailable"
+    assert client.ends["s"]["retryable"]
+    assert len(world.gateways[0].upstream.opened) == 1

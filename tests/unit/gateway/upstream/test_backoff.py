@@ -8,7 +8,14 @@ import contextlib
 import pytest
 
 from gateway.upstream import backoff
-from gateway.upstream.backoff import RETRY_MAX_S, RETRY_MIN_S, Backoff
+from gateway.upstream.backoff import (
+    RETRY_BURST,
+    RETRY_MAX_S,
+    RETRY_MIN_S,
+    RETRY_SHARE,
+    Backoff,
+    RetryBudget,
+)
 
 
 async def test_waits_double_within_their_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,3 +56,14 @@ async def test_a_lost_cancellation_is_found_at_the_next_wait() -> None:
     await asyncio.wait([task], timeout=2)
     assert task.cancelled()
     assert rounds == 1
+
+
+def test_a_budget_bounds_what_is_tried_again() -> None:
+    """A burst, then a fifth as many as were taken; quiet times save up no more than a burst."""
+    budget = RetryBudget()
+    for _ in range(10 * RETRY_BURST):
+        budget.taken()
+    assert [budget.spend() for _ in range(RETRY_BURST + 1)] == [True] * RETRY_BURST + [False]
+    for _ in range(round(3 / RETRY_SHARE)):
+        budget.taken()
+    assert [budget.spend() for _ in range(4)] == [True, True, True, False]

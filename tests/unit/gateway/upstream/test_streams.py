@@ -286,4 +286,26 @@ def test_pressure_is_kept() -> None:
     ):
         frame = pb.ServerFrame(pressure=pb.Pressure(level=level))
         streams.receive(pb.StreamResponse(frames=[frame]))
-        assert streams.pressure is meant
+        assert streams.pressed[0] is meant
+
+
+def _pressure(level: int, reason: str = "") -> pb.StreamResponse:
+    pressure = pb.Pressure(level=level, reason=reason)  # type: ignore[arg-type]
+    return pb.StreamResponse(frames=[pb.ServerFrame(pressure=pressure)])
+
+
+def test_pressure_is_heard_by_every_stream_of_the_call() -> None:
+    """At once by those that live, by a later one when it is accepted, by none that has ended."""
+    streams = _streams()
+    live, ended, late = RecordingListener(), RecordingListener(), RecordingListener()
+    streams.open(_open(), live)
+    streams.open(_open(), ended).abandon()
+    streams.receive(_pressure(pb.PRESSURE_LEVEL_THROTTLE, "the queue is half full"))
+    third = streams.open(_open(), late)
+    throttled = (PressureLevel.THROTTLE, "the queue is half full")
+    assert (live.pressures, ended.pressures, late.pressures) == ([throttled], [], [])
+    accepted = pb.ServerFrame(stream_id=third.stream_id, accepted=pb.Accepted(instance="i0"))
+    streams.receive(pb.StreamResponse(frames=[accepted]))
+    assert late.pressures == [throttled]
+    streams.receive(_pressure(pb.PRESSURE_LEVEL_NONE))
+    assert live.pressures == late.pressures == [throttled, (PressureLevel.NONE, "")]

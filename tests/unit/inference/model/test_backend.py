@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from inference.model.backend import choose_library
+from inference.model.backend import Asked, choose_library
 from inference.model.config import ModelConfig
 from inference.model.errors import ModelLoadError
 from inference.model.safetensors_weights import SafetensorsWeights
 from inference.native.build import BuildError, find_compiler
-from tests.support.tiny_models import LLAMA, write_folder
+from tests.support.native_models import native_library
+from tests.support.tiny_models import LLAMA, MISTRAL, QWEN2, QWEN3, write_folder
 
 CPU = torch.device("cpu")
 # A shape that the native step has tiles for.
@@ -25,9 +27,8 @@ def config(tmp_path: Path) -> ModelConfig:
     return SafetensorsWeights(write_folder(tmp_path, LLAMA | TILED)).config
 
 
-def _ask(wanted: str, config: ModelConfig, **options: object) -> object:
-    asked = {"device": CPU, "dtype": "auto", "kv_cache_dtype": "auto", "block_size": 64, **options}
-    return choose_library(wanted, config, **asked)
+def _ask(wanted: str, config: ModelConfig, **options: Any) -> object:
+    return choose_library(wanted, config, Asked(**{"device": CPU} | options))
 
 
 def test_torch_is_torch(config: ModelConfig) -> None:
@@ -40,17 +41,27 @@ def test_torch_is_torch(config: ModelConfig) -> None:
     [
         ({"dtype": "fp32"}, "dtype fp32"),
         ({"kv_cache_dtype": "fp16"}, "in fp16"),
+        ({"quantize": "none"}, "without quantization"),
         ({"device": torch.device("cuda")}, "a GPU"),
     ],
 )
 def test_what_speaks_against_native(
-    config: ModelConfig, options: dict[str, object], reason: str
+    config: ModelConfig, options: dict[str, Any], reason: str
 ) -> None:
     """`auto` falls back to torch; `native` says in one line why not, and what to do."""
     assert _ask("auto", config, **options) is None
     with pytest.raises(ModelLoadError, match=reason) as refused:
         _ask("native", config, **options)
     assert "use auto" in str(refused.value)
+
+
+@pytest.mark.parametrize("family", [MISTRAL, QWEN2, QWEN3], ids=["mistral", "qwen2", "qwen3"])
+def test_no_family_speaks_against_native(family: dict[str, Any], tmp_path: Path) -> None:
+    """Windows, biases and norms are computed natively where a library is there, or can be built."""
+    if native_library() is None:
+        pytest.skip("no C++ compiler")
+    config = SafetensorsWeights(write_folder(tmp_path, family | TILED)).config
+    assert _ask("native", config) is not None
 
 
 def test_an_unknown_backend_is_refused(config: ModelConfig) -> None:

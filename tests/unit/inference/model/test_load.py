@@ -12,7 +12,7 @@ import pytest
 from inference.model.load import ModelLoadError, load_model
 from seedance.protocol.request import ChatMessage, GenerateRequest
 from tests.support.solo import generate
-from tests.support.tiny_models import LLAMA, QWEN2, write_folder, write_gguf
+from tests.support.tiny_models import LLAMA, MISTRAL, QWEN2, write_folder, write_gguf
 
 PROMPT = [5, 80, 81, 7, 200]
 
@@ -52,14 +52,9 @@ def test_a_context_can_be_shortened(tmp_path: Path) -> None:
         _load(folder, context_length=1025)
 
 
-def test_a_sliding_window_bounds_the_context(tmp_path: Path) -> None:
-    """Within its window such a model is an ordinary one."""
-    config = LLAMA | {
-        "architectures": ["MistralForCausalLM"],
-        "model_type": "mistral",
-        "sliding_window": 64,
-    }
-    assert _load(write_folder(tmp_path, config))[0].info.context_length == 64
+def test_a_sliding_window_leaves_the_context(tmp_path: Path) -> None:
+    """A window bounds what a token sees, not how long a text may be."""
+    assert _load(write_folder(tmp_path, MISTRAL))[0].info.context_length == 1024
 
 
 def test_a_cache_by_size(tmp_path: Path) -> None:
@@ -78,6 +73,19 @@ def test_a_half_size_cache_still_speaks(kept: str, tmp_path: Path) -> None:
     assert generate(rounded, PROMPT, 1) == generate(exact, PROMPT, 1)
 
 
+@pytest.mark.parametrize(
+    ("options", "kept"),
+    [({}, "float32"), ({"dtype": "bf16"}, "bfloat16"), ({"kv_cache_dtype": "fp16"}, "float16")],
+)
+def test_the_log_says_how_keys_and_values_are_kept(
+    options: dict[str, Any], kept: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`auto` is what the model computes in."""
+    with caplog.at_level("INFO", logger="inference.model.load"):
+        _load(write_folder(tmp_path, LLAMA), **options)
+    assert f"kept in torch.{kept}" in caplog.text
+
+
 def _cut(name: str, keep: float) -> Callable[[Path], None]:
     def damage(folder: Path) -> None:
         path = folder / name
@@ -94,9 +102,29 @@ def _configure(**changes: Any) -> Callable[[Path], None]:
     return lambda folder: (folder / "config.json").write_text(json.dumps(LLAMA | changes)) and None
 
 
+def _write(text: str) -> Callable[[Path], None]:
+    return lambda folder: (folder / "model.safetensors.index.json").write_text(text) and None
+
+
 FAULTS: dict[str, tuple[Callable[[Path], Any], str]] = {
     "weights cut in the data": (_cut("model-00001.safetensors", 0.9), "half-downloaded"),
     "weights cut in the header": (_cut("model-00002.safetensors", 0.001), "half-downloaded"),
+    "an index without names": (_write("{}"), "weight_map"),
+    "an index that is a list": (_write("[]"), "not a JSON object"),
+    "an index cut": (_write('{"weight_map": {'), "index.json is damaged"),
+    "an index of another kind": (_write('{"weight_map": {"lm_head.weight": 5}}'), "weight_map"),
+    "an index that leads elsewhere": (
+        _write('{"weight_map": {"lm_head.weight": "../x.safetensors"}}'),
+        "weight_map",
+    ),
+    "an index without most tensors": (
+        _write('{"weight_map": {"lm_head.weight": "model-00001.safetensors"}}'),
+        "is missing",
+    ),
+    "a shape that is not the config's": (_configure(intermediate_size=64), "shape"),
+    "heads that are not the config's": (_configure(head_dim=7), "shape"),
+    "a quantized model": (_configure(quantization_config={"quant_method": "gptq"}), "gptq"),
+    "partly rotated heads": (_configure(partial_rotary_factor=0.5), "partial_rotary_factor"),
     "a shard is missing": (_remove("model-00002.safetensors"), "missing"),
     "no tokenizer": (_remove("tokenizer.json"), "tokenizer.json is missing"),
     "tokenizer cut": (_cut("tokenizer.json", 0.5), "half-downloaded"),
@@ -105,7 +133,7 @@ FAULTS: dict[str, tuple[Callable[[Path], Any], str]] = {
     "unknown architecture": (_configure(architectures=["GPT2LMHeadModel"]), "GPT2LMHeadModel"),
     "no architecture": (_configure(architectures=None), "unknown architecture"),
     "unknown activation": (_configure(hidden_act="relu"), "relu"),
-    "unknown rope": (_configure(rope_scaling={"type": "yarn", "factor": 4.0}), "yarn"),
+    "unknown rope": (_configure(rope_scaling={"type": "yarn", "factor": 4.0}), "rope_scaling"),
     "a size is missing": (_configure(hidden_size=None), "config.json"),
     "more layers than weights": (_configure(num_hidden_layers=3), "model.layers.2"),
 }
@@ -157,7 +185,9 @@ def test_paths_that_are_no_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "option", [{"block_size": 48}, {"dtype": "int3"}, {"kv_cache_dtype": "fp4"}], ids=str
+    "option",
+    [{"block_size": 48}, {"dtype": "int3"}, {"kv_cache_dtype": "fp4"}, {"quantize": "int3"}],
+    ids=str,
 )
 def test_options_outside_their_range(option: dict[str, Any], tmp_path: Path) -> None:
     """Said before anything is read."""

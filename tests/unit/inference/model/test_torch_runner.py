@@ -12,7 +12,7 @@ from inference.model.load import load_model
 from inference.model.torch_runner import TorchRunner, default_threads
 from seedance.protocol.request import Sampling
 from tests.support.solo import GREEDY, SoloSequence, generate, run_together
-from tests.support.tiny_models import LLAMA, QWEN2, write_folder
+from tests.support.tiny_models import LLAMA, MISTRAL, QWEN2, QWEN3, write_folder
 
 SAMPLED = Sampling(temperature=1.2, top_p=0.95, frequency_penalty=0.3)
 PROMPTS = [
@@ -20,12 +20,38 @@ PROMPTS = [
 ]
 
 
-@pytest.fixture(scope="module", params=["llama-fp32", "llama-bf16", "qwen2-fp32", "qwen2-bf16"])
+# A family, its compute type, its quantization and how keys and values are kept.
+KINDS = (
+    "llama fp32 none auto",
+    "llama bf16 none auto",
+    "qwen2 fp32 none bf16",
+    "qwen2 bf16 none fp16",
+    "mistral fp32 int8 fp16",
+    "mistral bf16 int4 fp32",
+    "qwen3 bf16 int8 auto",
+    "qwen3 fp32 int4 bf16",
+)
+FAMILIES = {"llama": LLAMA, "qwen2": QWEN2, "mistral": MISTRAL, "qwen3": QWEN3}
+# Sizes that 4-bit kernels take.
+SIZES = {"hidden_size": 64, "num_attention_heads": 8, "head_dim": 16}
+
+
+@pytest.fixture(scope="module", params=KINDS)
 def runner(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> TorchRunner:
-    """A tiny model of each architecture in each type."""
-    name, dtype = request.param.split("-")
-    folder = write_folder(tmp_path_factory.mktemp(name), {"llama": LLAMA, "qwen2": QWEN2}[name])
-    found, _ = load_model(folder, name=name, dtype=dtype, block_size=16, kv_blocks=512, threads=1)
+    """A tiny model of each architecture, in each type and quantization."""
+    family, dtype, quantize, kept = request.param.split()
+    folder = write_folder(tmp_path_factory.mktemp(family), FAMILIES[family] | SIZES)
+    found, _ = load_model(
+        folder,
+        name=family,
+        dtype=dtype,
+        quantize=quantize,
+        kv_cache_dtype=kept,
+        cpu_backend="torch",
+        block_size=16,
+        kv_blocks=512,
+        threads=1,
+    )
     return found
 
 

@@ -1,0 +1,89 @@
+"""A client whose mesh was away: what waits, and what a connection has to prove (contract §3)."""
+
+from __future__ import annotations
+
+from seedance.protocol import client_events as on
+from seedance.protocol.client_streams import LIVE_MAX
+from seedance.protocol.frames import Generate, Ping, Pong, PressureFrame, Resumed
+from seedance.protocol.reconnect import HEARTBEATS
+from tests.support.client_session import SESSION, Bench, accepted, done, generate, token
+
+
+def _away(bench: Bench) -> None:
+    """The connection is lost and three connects fail; the next dial is under way."""
+    bench.lose()
+    for _ in range(3):
+        bench.wait()
+        bench.lose()
+    bench.wait()
+
+
+def _heartbeats(bench: Bench) -> None:
+    for _ in range(HEARTBEATS):
+        ping = bench.sent[-1]
+        assert isinstance(ping, Ping)
+        bench.receive(Pong(ping.t))
+
+
+def test_after_three_failed_connects_a_connection_proves_itself() -> None:
+    """Half-open, what runs is resumed, and what is new waits for five heartbeats."""
+    bench = Bench()
+    bench.begin("a")
+    _away(bench)
+    bench.step(on.Submit(generate("b")))
+    bench.take_sent()
+    bench.step(on.Opened())
+    bench.receive(Resumed(2, SESSION))
+    bench.receive(token("a", 0, "x"), 2)
+    bench.step(on.Submit(generate("c")))
+    assert bench.text("a") == "x"
+    assert generate("b") not in bench.sent
+    _heartbeats(bench)
+    assert bench.sent[-2:] == [generate("b"), generate("c")]
+    bench.step(on.Submit(generate("d")))
+    assert bench.sent[-1] == generate("d")
+
+
+def test_a_connection_lost_on_probation_begins_it_again() -> None:
+    """Four heartbeats are not five: the next connection has to give them all."""
+    bench = Bench()
+    bench.begin("a")
+    _away(bench)
+    bench.step(on.Opened())
+    bench.receive(Resumed(2, SESSION))
+    for _ in range(HEARTBEATS - 1):
+        bench.receive(Pong(1))
+    bench.lose()
+    bench.step(on.Submit(generate("b")))
+    bench.resume(2)
+    assert generate("b") not in bench.sent
+    _heartbeats(bench)
+    assert bench.sent[-1] == generate("b")
+
+
+def test_what_was_asked_while_away_is_asked_in_order() -> None:
+    """Each under its id, once, as many at a time as a session may have live; none is dropped."""
+    bench = Bench()
+    names = [f"s{n}" for n in range(3 * LIVE_MAX)]
+    for name in names:
+        bench.step(on.Submit(generate(name)))
+    bench.step(on.Opened())
+    bench.receive(SESSION)
+    assert bench.sent == [generate(name) for name in names[:LIVE_MAX]]
+    seq = 0
+    for name in names:
+        for frame in (accepted(name), done(name)):
+            seq += 1
+            bench.receive(frame, seq)
+    asked = [frame for frame in bench.sent if isinstance(frame, Generate)]
+    assert asked == [generate(name) for name in names]
+
+
+def test_pressure_is_the_connections() -> None:
+    """What the server said last, and nothing once that connection is gone."""
+    bench = Bench()
+    bench.begin("a")
+    bench.receive(PressureFrame("pause", "the queue is full"))
+    assert bench.machine.pressure == PressureFrame("pause", "the queue is full")
+    bench.lose()
+    assert bench.machine.pressure.level == "none"

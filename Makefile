@@ -11,7 +11,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 PROTOS := $(wildcard proto/seedance/v2/*.proto)
 PORT ?= 8080
 
-.PHONY: help install up test lint types fmt proto proto-check bench bench-sessions chaos clean test-compose test-equality test-heavy
+.PHONY: help install up test lint types fmt proto proto-check bench bench-engine bench-sessions chaos clean test-compose test-equality test-heavy
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -64,6 +64,9 @@ proto-check: $(STAMP) # the committed stubs are what proto/ says
 
 bench: $(STAMP) ## Benchmarks of what is on the path of a token: ratios against a baseline in one run
 	$(BIN)/python -m launcher.bench
+
+bench-engine: $(STAMP) ## Our mesh beside llama-cpp-python and transformers (ARGS: see docs/benchmarks.md)
+	$(BIN)/python -m launcher.bench.peers $(ARGS)
 
 bench-sessions: $(STAMP) ## What the death of a process, a slow reader and a checkpoint cost (half an hour)
 	$(BIN)/python -m launcher.bench.sessions

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from inference.config import InferenceSettings
 from inference.engine.runner import Preparer, Runner
 from inference.instance import Instance
+from inference.openai.client import Upstream, find_upstream
 from inference.script import ScriptPreparer, ScriptRunner, script_info
 from mesh.flags import settings_from_flags
 from mesh.lifecycle import die_with_parent, run_service
@@ -23,8 +24,16 @@ __all__ = ["load_engine", "main"]
 SWITCH_INTERVAL_S = 0.0005
 
 
-def load_engine(settings: InferenceSettings) -> tuple[Runner, Preparer]:
-    """The runner and preparer that the settings ask for; ends the process when there are none."""
+def load_engine(settings: InferenceSettings) -> tuple[Runner | Upstream, Preparer | None]:
+    """The runner and preparer that the settings ask for, or the model of their upstream.
+
+    Ends the process when there are none.
+    """
+    if settings.engine == "openai":
+        try:
+            return find_upstream(settings), None
+        except ConnectionError as error:
+            exit_with(f"no model at {settings.upstream_url} ({error}): see --upstream-url")
     if settings.engine == "script":
         info = script_info(
             aliases=settings.alias_names,
@@ -71,14 +80,14 @@ def main(argv: Sequence[str] | None = None) -> None:
         die_with_parent()
     setup_logs(settings.log_level, as_json=settings.log_json)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    runner, preparer = load_engine(settings)
+    model, preparer = load_engine(settings)
     # What is loaded by now stays: the collector need not look at it again and again.
     gc.freeze()
     crashed = False
 
     async def body(stop: asyncio.Event) -> None:
         nonlocal crashed
-        instance = Instance(settings, runner, preparer, stop)
+        instance = Instance(settings, model, preparer, stop)
         await instance.serve()
         crashed = instance.crashed
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from pathlib import Path
 from typing import Literal, Self
 
@@ -14,7 +15,8 @@ from mesh.settings import ServiceSettings
 __all__ = ["InferenceSettings"]
 
 # A script costs nothing to compute: its batch is as large as the streams that are due.
-SCRIPT_BATCH = 4096
+# Of an upstream's streams as many are open at once as such a server usually runs in a batch.
+BATCH = {"script": 4096, "openai": 256}
 SCRIPT_STEP_TOKENS = 2**22
 
 
@@ -47,9 +49,15 @@ class InferenceSettings(ServiceSettings):
     advertise: str = Field(
         "", description="host:port by which others reach this instance; empty: host and port."
     )
-    engine: Literal["native", "script"] = Field(
-        "native", description="native: a model; script: played lists."
+    engine: Literal["native", "openai", "script"] = Field(
+        "native",
+        description="native: a model; openai: somebody else's server; script: played lists.",
     )
+    upstream_url: str = Field("", description="Of the openai engine: server and `/v1`.")
+    upstream_key_env: str = Field("", description="Variable that holds its key.")
+    upstream_model: str = Field("", description="Its name there; empty: the first.")
+    upstream_first_byte_s: float = Field(60.0, gt=0, description="Longest wait for an answer.")
+    upstream_idle_s: float = Field(30.0, gt=0, description="Longest silence within one.")
     model: Path | None = Field(
         None, description="Folder in Hugging Face's layout, or GGUF file, of the model to serve."
     )
@@ -146,6 +154,10 @@ class InferenceSettings(ServiceSettings):
     def _check_relations(self) -> Self:
         if self.attach_ttl_s > self.transcript_ttl_s:
             raise ValueError("attach_ttl_s must not be above transcript_ttl_s")
+        if (self.engine == "openai") != bool(self.upstream_url):
+            raise ValueError("upstream_url goes with --engine openai, and the one needs the other")
+        if self.upstream_key_env and not self.upstream_key:
+            raise ValueError(f"upstream_key_env: {self.upstream_key_env} is not in the environment")
         self.limits()
         return self
 
@@ -154,12 +166,18 @@ class InferenceSettings(ServiceSettings):
         """The aliases as a list."""
         return tuple(name.strip() for name in self.aliases.split(",") if name.strip())
 
+    @property
+    def upstream_key(self) -> str:
+        """The upstream's key, from the variable that the operator named; never a setting itself."""
+        return os.environ.get(self.upstream_key_env, "") if self.upstream_key_env else ""
+
     def limits(self) -> EngineLimits:
         """The engine's bounds."""
-        script = self.engine == "script"
+        # Neither computes anything here.
+        script = self.engine != "native"
         default = EngineLimits()
         return EngineLimits(
-            batch_max=self.batch_max or (SCRIPT_BATCH if script else default.batch_max),
+            batch_max=self.batch_max or BATCH.get(self.engine, default.batch_max),
             step_tokens_max=self.step_tokens_max
             or (SCRIPT_STEP_TOKENS if script else default.step_tokens_max),
             itl_target_ms=self.itl_target_ms,

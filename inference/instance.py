@@ -15,6 +15,8 @@ from inference.engine.loop import EngineLoop
 from inference.engine.runner import ModelInfo, Preparer, Runner
 from inference.engine.step_trace import StepTrace
 from inference.intake import Intake
+from inference.openai.client import Upstream
+from inference.openai.engine import UpstreamEngine
 from inference.registration import Registration
 from inference.report import Reporter
 from inference.service import SERVICE_NAME, Deliverer, InferenceService, add_to_server
@@ -38,8 +40,8 @@ class Instance:
     def __init__(
         self,
         settings: InferenceSettings,
-        runner: Runner,
-        preparer: Preparer,
+        runner: Runner | Upstream,
+        preparer: Preparer | None,
         stop: asyncio.Event,
     ) -> None:
         clock = SystemClock()
@@ -50,31 +52,39 @@ class Instance:
         self._stop = stop
         self._loop = loop
         self._tracing = _tracing(settings)
-        self._core = Engine(runner, settings.limits(), clock, _trace(settings, runner.info))
+        self._info = runner.info
         metrics = InferenceMetrics()
         reporter = Reporter(
             metrics,
             self._tracing,
             clock,
             instance=settings.instance_id,
-            model=runner.info.name,
+            model=self._info.name,
         )
         deliverer = Deliverer(loop, clock, reporter.report)
-        self._engine = EngineLoop(
-            self._core,
-            deliverer.deliver,
-            self._on_crash,
-            clock,
-            overlap=settings.engine != "script",
-        )
+        self._core: Engine | UpstreamEngine
+        self._engine: EngineLoop | UpstreamEngine
+        if isinstance(runner, Upstream):
+            self._core = self._engine = UpstreamEngine(
+                settings, runner, clock, deliverer.deliver, self._on_crash
+            )
+        else:
+            self._core = Engine(runner, settings.limits(), clock, _trace(settings, runner.info))
+            self._engine = EngineLoop(
+                self._core,
+                deliverer.deliver,
+                self._on_crash,
+                clock,
+                overlap=settings.engine != "script",
+            )
         self._intake = Intake(
-            runner.info, preparer, self._engine, clock, threads=settings.intake_threads
+            self._info, preparer, self._engine, clock, threads=settings.intake_threads
         )
         self._service = InferenceService(
             instance=settings.instance_id,
             engine_name=settings.engine,
             secret=settings.mesh_secret.get_secret_value(),
-            info=runner.info,
+            info=self._info,
             engine=self._engine,
             intake=self._intake,
             deliverer=deliverer,
@@ -123,7 +133,7 @@ class Instance:
                     await asyncio.sleep(DRAIN_LOOK_S)
 
     def _registration(self) -> Registration | None:
-        settings, info = self._settings, self._core.runner.info
+        settings, info = self._settings, self._info
         if not settings.router:
             return None
         instance = router_pb2.Instance(
@@ -163,19 +173,24 @@ def _tracing(settings: InferenceSettings) -> Tracing | None:
 
 
 def _serve_metrics(
-    settings: InferenceSettings, metrics: InferenceMetrics, engine: Engine
+    settings: InferenceSettings, metrics: InferenceMetrics, engine: Engine | UpstreamEngine
 ) -> Callable[[], None]:
     if settings.metrics_port is None:
         return lambda: None
-    stages, places = engine.stages, engine.scheduler.places
+    places = engine.scheduler.places
     counters: dict[str, tuple[str, Callable[[], float]]] = {
         "tokens": ("Tokens chosen.", lambda: engine.token_count),
         "preemptions": ("Sequences that lost their blocks.", lambda: places.preemptions),
-        "steps": ("Steps computed.", lambda: stages.steps),
     }
-    for stage in stages.seconds:
-        text = f"Time in the stage {stage}; fetch_wait is the model's while there was work."
-        counters[f"stage_{stage}_seconds"] = (text, partial(stages.seconds.__getitem__, stage))
+    if isinstance(engine, UpstreamEngine):
+        text = "Tokens by which the upstream's count differed from what came."
+        counters["upstream_miscounted_tokens"] = (text, lambda: engine.miscounted)
+    else:
+        stages = engine.stages
+        counters["steps"] = ("Steps computed.", lambda: stages.steps)
+        for stage in stages.seconds:
+            text = f"Time in the stage {stage}; fetch_wait is the model's while there was work."
+            counters[f"stage_{stage}_seconds"] = (text, partial(stages.seconds.__getitem__, stage))
     gauges: dict[str, tuple[str, Callable[[], float]]] = {
         "running": ("Sequences in the batch.", lambda: engine.load.running),
         "waiting": ("Requests that wait.", lambda: engine.load.waiting),

@@ -15,6 +15,7 @@ from inference.engine.loop import EngineLoop
 from inference.engine.messages import Attach, Cancel, Command, Credit, Open, Release
 from inference.engine.runner import ModelInfo, Prepared, Preparer
 from inference.engine.timing import Marks
+from inference.openai.engine import UpstreamEngine
 from mesh.clock import Clock
 from mesh.rpc.convert import request_from_pb
 from seedance.protocol.errors import ErrorCode, SeedanceError
@@ -69,8 +70,8 @@ class Intake:
     def __init__(
         self,
         info: ModelInfo,
-        preparer: Preparer,
-        engine: EngineLoop,
+        preparer: Preparer | None,
+        engine: EngineLoop | UpstreamEngine,
         clock: Clock,
         *,
         threads: int = PREPARER_THREADS,
@@ -146,7 +147,13 @@ class Intake:
     ) -> None:
         loop = asyncio.get_running_loop()
         try:
-            marks, prepared = await loop.run_in_executor(self._pool, self._work, request, arrival)
+            if isinstance(self._engine, UpstreamEngine):
+                prepared = await self._engine.prepare(request, message)
+                marks = Marks(arrival, arrival, self._clock.monotonic())
+            else:
+                marks, prepared = await loop.run_in_executor(
+                    self._pool, self._work, request, arrival
+                )
         except SeedanceError as error:
             call.refuse(stream, error, final=True)
         except Exception:  # noqa: BLE001 - what a tokenizer stumbles over ends this request alone
@@ -162,6 +169,7 @@ class Intake:
 
     def _work(self, request: GenerateRequest, arrival: float) -> tuple[Marks, Prepared]:
         start = self._clock.monotonic()
+        assert self._preparer is not None  # noqa: S101
         prepared = self._preparer.prepare(request)
         return Marks(arrival, start, self._clock.monotonic()), prepared
 

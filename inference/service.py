@@ -31,6 +31,7 @@ from inference.engine.messages import (
 )
 from inference.engine.runner import ModelInfo
 from inference.intake import Intake
+from inference.openai.engine import UpstreamEngine
 from inference.wire import response_to_pb
 from mesh.clock import Clock
 from mesh.rpc.channel import MESH_SECRET_KEY
@@ -110,7 +111,7 @@ class InferenceService:
         engine_name: str,
         secret: str,
         info: ModelInfo,
-        engine: EngineLoop,
+        engine: EngineLoop | UpstreamEngine,
         intake: Intake,
         deliverer: Deliverer,
         clock: Clock,

@@ -1,4 +1,4 @@
-"""What one generation over HTTP is known by and what it cost: span, metrics, usage event."""
+"""What one request for text over HTTP is known by and what it cost: span, metrics, usage event."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ from seedance.protocol.request import GenerateRequest
 
 __all__ = ["Account", "Caller"]
 
-# An HTTP request is a session of one stream that nobody can resume.
+# An HTTP request is a session that nobody can resume, with a stream for each choice; the bill is one.
 _SESSION_PREFIX = "http-"
 _STREAM = "0"
+_FAILURES = frozenset(code.value for code in ErrorCode)
+_CANCELLED = "cancelled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +38,19 @@ class Caller:
 
 
 class Account:
-    """Opened with the generation; `close` writes everything down, once."""
+    """Opened with the request; when each of its `choices` is closed, everything is written down, once.
 
-    def __init__(self, deps: GatewayDeps, request: GenerateRequest, caller: Caller) -> None:
+    The prompt is counted once, whatever the number of choices: it is the first one's (CASES 90).
+    """
+
+    def __init__(
+        self, deps: GatewayDeps, request: GenerateRequest, caller: Caller, choices: int = 1
+    ) -> None:
         self.session = _SESSION_PREFIX + secrets.token_hex(12)
-        self.generation = f"{self.session}/{_STREAM}"
         self.usage = Usage()
+        self._open_choices = choices
+        self._framed_tokens = 0
+        self._reasons: list[str] = []
         self._deps = deps
         self._tenant = caller.tenant
         self._model = request.model
@@ -55,6 +64,10 @@ class Account:
     def traceparent(self) -> str:
         """What the instance's and metering's spans become children of."""
         return self._span.traceparent
+
+    def generation(self, choice: int) -> str:
+        """The identity of one choice at the instances."""
+        return f"{self.session}/{choice}"
 
     def accepted(self, accepted: UpstreamAccepted) -> None:
         """An instance took it; after a re-opening, another one perhaps."""
@@ -70,16 +83,28 @@ class Account:
             self._first_text_s = self._deps.clock.monotonic()
             self._deps.metrics.ttft.observe(self._first_text_s - self._started_s)
 
-    def computed(self, usage: Usage) -> None:
+    def computed(self, choice: int, usage: Usage) -> None:
         """What the instance counted. Of it only the prompt is believed: see `close`."""
-        self.usage = Usage(usage.prompt_tokens or self.usage.prompt_tokens, usage.cached_tokens)
+        if choice == 0:
+            prompt_tokens = usage.prompt_tokens or self.usage.prompt_tokens
+            self.usage = Usage(prompt_tokens, usage.cached_tokens)
 
     def close(self, framed_tokens: int, reason: str) -> None:
-        """It is over: `framed_tokens` reached the answer and are billed (§4.9).
+        """A choice is over: `framed_tokens` reached the answer and are billed (§4.9).
 
         `reason`: a finish reason or an error's code. What no instance took costs nothing.
         """
-        failed = reason in {code.value for code in ErrorCode}
+        self._framed_tokens += framed_tokens
+        self._reasons.append(reason)
+        self._open_choices -= 1
+        if not self._open_choices:
+            self._write()
+
+    def _write(self) -> None:
+        # One choice that fails fails the request, and the others are cancelled for it.
+        failures = [r for r in self._reasons if r in _FAILURES]
+        cancelled = [r for r in self._reasons if r == _CANCELLED]
+        reason = next(iter(failures or cancelled or self._reasons))
         self._deps.metrics.requests.labels("http", reason).inc()
         self._span.set(
             {
@@ -87,14 +112,14 @@ class Account:
                 Attribute.INSTANCE: self._instance,
                 Attribute.FINISH_REASONS: (reason,),
                 Attribute.INPUT_TOKENS: self.usage.prompt_tokens,
-                Attribute.OUTPUT_TOKENS: framed_tokens,
+                Attribute.OUTPUT_TOKENS: self._framed_tokens,
             }
         )
-        self._span.end(error=reason if failed else None)
+        self._span.end(error=reason if failures else None)
         if self._instance:
-            self._deps.usage.add(self._bill(framed_tokens, reason).event())
+            self._deps.usage.add(self._bill(reason).event())
 
-    def _bill(self, framed_tokens: int, reason: str) -> StreamFinished:
+    def _bill(self, reason: str) -> StreamFinished:
         # By the monotonic clock, lest a step of the wall clock makes it end before it began.
         took_ms = round((self._deps.clock.monotonic() - self._started_s) * 1000)
         return StreamFinished(
@@ -106,7 +131,7 @@ class Account:
             finish_reason=reason,
             prompt_tokens=self.usage.prompt_tokens,
             cached_tokens=self.usage.cached_tokens,
-            completion_tokens=framed_tokens,
+            completion_tokens=self._framed_tokens,
             started_ms=self._started_ms,
             ended_ms=self._started_ms + took_ms,
             traceparent=self.traceparent,

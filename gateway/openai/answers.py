@@ -1,13 +1,14 @@
 """What OpenAI's API answers with: completion objects, chunks of a stream.
 
-`ChatShape` and `CompletionShape` are the two faces of one generation; each makes plain dicts.
+`ChatShape` and `CompletionShape` are the two faces of an answer, or of one of its choices; each makes
+plain dicts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, Self
 
 from gateway.openai.run import End
 from seedance.protocol.frames import TokenLogprob, Usage
@@ -29,11 +30,19 @@ def _usage(usage: Usage) -> Json:
 
 @dataclass(frozen=True, slots=True)
 class _Head:
-    """What stands at the top of every object of one generation. `created`: Unix seconds."""
+    """What stands at the top of every object of one answer. `created`: Unix seconds.
+
+    `index` is the choice that chunks belong to.
+    """
 
     id: str
     created: int
     model: str
+    index: int = 0
+
+    def choice(self, index: int) -> Self:
+        """The shape of one choice's chunks."""
+        return replace(self, index=index)
 
     def _object(self, kind: str, choices: list[Json]) -> Json:
         return {
@@ -45,11 +54,18 @@ class _Head:
         }
 
 
-class AnswerShape(Protocol):
-    """How one generation looks: in one piece, or as the chunks of a stream."""
+Answers = Sequence[tuple[Piece | None, End]]
 
-    def whole(self, piece: Piece | None, end: End) -> Json:
-        """The answer in one piece."""
+
+class AnswerShape(Protocol):
+    """How an answer looks: all choices in one piece, or one choice as the chunks of a stream."""
+
+    def whole(self, answers: Answers, usage: Usage, /) -> Json:
+        """All choices in one piece."""
+        ...
+
+    def choice(self, index: int) -> AnswerShape:
+        """The shape of one choice's chunks."""
         ...
 
     def first(self) -> Json | None:
@@ -75,16 +91,22 @@ class ChatShape(_Head):
     KIND = "chat.completion"
     CHUNK_KIND = "chat.completion.chunk"
 
-    def whole(self, piece: Piece | None, end: End) -> Json:
-        """The answer in one piece."""
-        message = {"role": "assistant", "content": piece.text if piece else "", "refusal": None}
-        choice = {
-            "index": 0,
-            "message": message,
-            "logprobs": _chat_logprobs(piece),
-            "finish_reason": end.finish_reason,
-        }
-        return self._object(self.KIND, [choice]) | {"usage": _usage(end.usage)}
+    def whole(self, answers: Answers, usage: Usage, /) -> Json:
+        """All choices in one piece."""
+        choices = [
+            {
+                "index": index,
+                "message": {
+                    "role": "assistant",
+                    "content": piece.text if piece else "",
+                    "refusal": None,
+                },
+                "logprobs": _chat_logprobs(piece),
+                "finish_reason": end.finish_reason,
+            }
+            for index, (piece, end) in enumerate(answers)
+        ]
+        return self._object(self.KIND, choices) | {"usage": _usage(usage)}
 
     def first(self) -> Json:
         """The chunk that says who speaks."""
@@ -106,7 +128,7 @@ class ChatShape(_Head):
         self, delta: Json, logprobs: Json | None = None, finish_reason: str | None = None
     ) -> Json:
         choice = {
-            "index": 0,
+            "index": self.index,
             "delta": delta,
             "logprobs": logprobs,
             "finish_reason": finish_reason,
@@ -119,9 +141,13 @@ class CompletionShape(_Head):
 
     KIND = "text_completion"
 
-    def whole(self, piece: Piece | None, end: End) -> Json:
-        """The answer in one piece."""
-        return self._chunk(piece, 0, end.finish_reason) | {"usage": _usage(end.usage)}
+    def whole(self, answers: Answers, usage: Usage, /) -> Json:
+        """All choices in one piece."""
+        choices = [
+            _completion_choice(index, piece, 0, end.finish_reason)
+            for index, (piece, end) in enumerate(answers)
+        ]
+        return self._object(self.KIND, choices) | {"usage": _usage(usage)}
 
     def first(self) -> None:
         """Nothing comes before the text."""
@@ -139,13 +165,16 @@ class CompletionShape(_Head):
         return self._object(self.KIND, []) | {"usage": _usage(usage)}
 
     def _chunk(self, piece: Piece | None, at: int, finish_reason: str | None = None) -> Json:
-        choice = {
-            "index": 0,
-            "text": piece.text if piece else "",
-            "logprobs": _completion_logprobs(piece, at),
-            "finish_reason": finish_reason,
-        }
-        return self._object(self.KIND, [choice])
+        return self._object(self.KIND, [_completion_choice(self.index, piece, at, finish_reason)])
+
+
+def _completion_choice(index: int, piece: Piece | None, at: int, finish_reason: str | None) -> Json:
+    return {
+        "index": index,
+        "text": piece.text if piece else "",
+        "logprobs": _completion_logprobs(piece, at),
+        "finish_reason": finish_reason,
+    }
 
 
 # ---------------------------------------------------------------- log-probabilities

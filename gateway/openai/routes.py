@@ -18,7 +18,8 @@ from gateway.deps import GatewayDeps
 from gateway.http_errors import REQUEST_ID_HEADER, error_response, refusal_response, request_id
 from gateway.openai.account import Caller
 from gateway.openai.answers import AnswerShape, ChatShape, CompletionShape
-from gateway.openai.run import CREDIT_TOKENS, Generation
+from gateway.openai.choices import Choices
+from gateway.openai.run import CREDIT_TOKENS
 from gateway.openai.schema import Asked, read_chat, read_completion
 from gateway.openai.sse import GenerationResponse
 from gateway.openai.usage import usage_of
@@ -142,14 +143,14 @@ def _generate(deps: GatewayDeps, face: _Face) -> Answer:
             traceparent=request.headers.get(TRACEPARENT_HEADER),
         )
         credit = CREDIT_TOKENS if asked.stream else None
-        generation = Generation(deps, asked.request, caller, credit=credit)
+        choices = Choices(deps, asked.request, caller, asked.choices, credit=credit)
         created_s = deps.clock.wall_ms() // 1000
         answer_id = face.id_prefix + secrets.token_hex(12)
 
         def shape(model: str) -> AnswerShape:
             return face.shape(answer_id, created_s, model)
 
-        return GenerationResponse(generation, asked, shape, headers)
+        return GenerationResponse(choices, asked, shape, headers)
 
     return answer
 

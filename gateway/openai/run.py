@@ -1,4 +1,4 @@
-"""One generation on behalf of an HTTP request.
+"""One generation on behalf of an HTTP request: one of its choices.
 
 The listener keeps one merging slot, a `TextBuffer`: whatever an instance sends between two looks of
 the reader becomes one piece, and credit bounds how much that can be. When the call to the instance
@@ -68,14 +68,20 @@ class Generation:
     """
 
     def __init__(
-        self, deps: GatewayDeps, request: GenerateRequest, caller: Caller, *, credit: int | None
+        self,
+        deps: GatewayDeps,
+        request: GenerateRequest,
+        caller: Caller,
+        account: Account,
+        *,
+        credit: int | None,
     ) -> None:
         self._deps = deps
         self._caller = caller
         self._request = _seeded(request)
         self._credit = credit
         self._granted = 0
-        self._account = Account(deps, request, caller)
+        self._account = account
         self._text = TextBuffer()
         self._handle: StreamHandle | None = None
         self._epoch = 0
@@ -190,7 +196,7 @@ class Generation:
             credit = max(1, self._credit - self._text.waiting_tokens)
             self._granted = len(self._text.token_ids) + credit
         spec = Open(
-            generation=self._account.generation,
+            generation=self._account.generation(self._request.sampling.choice),
             epoch=self._epoch,
             request=within_quota(
                 self._request, self._accepted.token_quota if self._accepted else 0
@@ -251,7 +257,7 @@ class Generation:
 
     def on_done(self, finish_reason: str, usage: Usage, _timing: Timing) -> None:
         """It ended well."""
-        self._account.computed(usage)
+        self._account.computed(self._request.sampling.choice, usage)
         if finish_reason == "cancelled" and not self._cancelling:
             # Ended over there without a word from us: this must not look like an end (CASES 67).
             self._finish(_gone("the generation was ended by its instance"))
@@ -261,7 +267,7 @@ class Generation:
     def on_error(self, error: SeedanceError, usage: Usage | None) -> None:
         """The instance refused or failed it."""
         if usage is not None:
-            self._account.computed(usage)
+            self._account.computed(self._request.sampling.choice, usage)
         retried = _TRY_ELSEWHERE if self._accepted is None else _TRY_ELSEWHERE_AGAIN
         self._finish(_Lost(error) if error.code in retried else error)
 

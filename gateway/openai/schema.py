@@ -1,7 +1,7 @@
 """What OpenAI-shaped bodies ask for: strict on what is known, deaf to what is not.
 
 `null` means "left out" for every optional field, as OpenAI's own clients send it. Nothing is
-silently done otherwise than asked: what is not served (`n` above 1, tools, JSON mode) is refused by
+silently done otherwise than asked: what is not served (tools, JSON mode) is refused by
 name. Two choices of ours, for one behaviour on every way into the mesh: without `max_tokens` an
 answer may fill the context, also on `/v1/completions`; text parts are joined as they stand.
 """
@@ -31,17 +31,20 @@ MAX_LATENCY_HEADER = "X-Max-Latency"
 # OpenAI's own word for `system` on newer models.
 _DEVELOPER_ROLE = "developer"
 _SEED_MASK = 2**63 - 1
+# Each is a generation of its own.
+CHOICES_MAX = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A generation, and how to answer it.
+    """What to generate, in how many `choices`, and how to answer.
 
     `names` says what the client calls a field of the request, where that differs: a refusal that
     comes from further in is translated with it.
     """
 
     request: GenerateRequest
+    choices: int = 1
     stream: bool = False
     include_usage: bool = False
     user: str | None = None
@@ -115,6 +118,12 @@ def _seed(path: str, value: Any) -> int:
     return fields.integer(path, value) & _SEED_MASK
 
 
+def _choices(path: str, value: Any) -> int:
+    if not 1 <= fields.integer(path, value) <= CHOICES_MAX:
+        raise bad_field(path, f"an integer from 1 to {CHOICES_MAX}")
+    return int(value)
+
+
 def _token_id(path: str, value: Any) -> int:
     if not 0 <= fields.integer(path, value) <= LIMITS.tokens_max:
         raise bad_field(path, "a token id")
@@ -155,7 +164,6 @@ def _plain_text(path: str, value: Any) -> None:
 
 
 _REFUSED: dict[str, fields.Reader] = {
-    "n": _only(1),
     "best_of": _only(1),
     "echo": _only(False),
     "suffix": _only(""),
@@ -232,6 +240,7 @@ def _asked(
     )
     asked = Asked(
         request,
+        choices=_choices("n", body["n"]) if "n" in body else 1,
         stream=stream,
         include_usage=include_usage is not None
         and fields.flag("stream_options.include_usage", include_usage),

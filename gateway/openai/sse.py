@@ -1,6 +1,6 @@
 """Answers as ASGI responses: a stream of server-sent events, or one JSON object.
 
-Both watch the client while they work: one that goes away cancels its generation (§6, CASES 26).
+Both watch the client while they work: one that goes away cancels its generations (§6, CASES 26).
 The status line waits until an instance has taken the request, so that a refusal has its own status
 and the headers can say what was adopted.
 """
@@ -18,6 +18,7 @@ from starlette.types import Receive, Scope, Send
 
 from gateway.http_errors import error_body, error_response
 from gateway.openai.answers import AnswerShape
+from gateway.openai.choices import Choices, usage_of_all
 from gateway.openai.run import End, Generation
 from gateway.openai.schema import Asked
 from gateway.upstream.base import UpstreamAccepted
@@ -47,7 +48,7 @@ def _event(body: Mapping[str, Any]) -> bytes:
 
 
 class GenerationResponse(Response):
-    """Runs a generation while it is sent.
+    """Runs a request's generations while they are sent.
 
     `shape` makes the answer's form for the model that took it; `headers` go on every answer, also
     on a refusal.
@@ -55,39 +56,40 @@ class GenerationResponse(Response):
 
     def __init__(
         self,
-        generation: Generation,
+        choices: Choices,
         asked: Asked,
         shape: Callable[[str], AnswerShape],
         headers: Mapping[str, str],
     ) -> None:
         self.background = None
-        self._generation = generation
+        self._choices = choices
         self._asked = asked
         self._shape = shape
         self._common = dict(headers)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, and whatever happens, close the generation."""
+        """Answer, and whatever happens, close the generations."""
         try:
             await _while_connected(receive, self._answer(scope, receive, send))
         finally:
-            await self._generation.close()
+            await self._choices.close()
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            accepted = await self._generation.open()
+            accepted = await self._choices.open()
             headers = self._common | _adopted(accepted)
             shape = self._shape(accepted.model)
             if self._asked.stream:
                 with suppress(TimeoutError):
                     await self._stream(send, headers, shape)
                 return
-            piece, end = await self._generation.whole()
+            answers = await self._choices.each(lambda _, generation: generation.whole())
         except SeedanceError as error:
             refusal = error_response(self._asked.in_clients_words(error), self._common)
             await refusal(scope, receive, send)
         else:
-            body = msgspec.json.encode(shape.whole(piece, end))
+            usage = usage_of_all([end for _, end in answers])
+            body = msgspec.json.encode(shape.whole(answers, usage))
             answer = Response(body, headers=headers, media_type="application/json")
             await answer(scope, receive, send)
 
@@ -98,33 +100,41 @@ class GenerationResponse(Response):
             async with asyncio.timeout(STALL_S):
                 await send({"type": f"http.response.{kind}", **fields})
 
+        sending = asyncio.Lock()
+
         async def put(event: bytes, *, more: bool = True) -> None:
-            await tell("body", body=event, more_body=more)
+            async with sending:  # the choices' chunks come interleaved, each in one piece
+                await tell("body", body=event, more_body=more)
+
+        async def choice(index: int, generation: Generation) -> End:
+            return await _pieces(put, generation, shape.choice(index))
 
         await tell("start", status=200, headers=raw)
 
-        first = shape.first()
-        if first is not None:
-            await put(_event(first))
         try:
-            end = await self._pieces(put, shape)
+            ends = await self._choices.each(choice)
         except SeedanceError as error:
             # The status line is gone: an error event, and no [DONE], says that this is no end.
             await put(_event(error_body(self._asked.in_clients_words(error))), more=False)
             return
-        await put(_event(shape.last(end)))
         if self._asked.include_usage:
-            await put(_event(shape.usage(end.usage)))
+            await put(_event(shape.usage(usage_of_all(ends))))
         await put(_DONE, more=False)
 
-    async def _pieces(self, put: Put, shape: AnswerShape) -> End:
-        characters = 0
-        while True:
-            piece = await self._generation.next()
-            if isinstance(piece, End):
-                return piece
-            await put(_event(shape.delta(piece, characters)))
-            characters += len(piece.text)
+
+async def _pieces(put: Put, generation: Generation, shape: AnswerShape) -> End:
+    """Send one choice from its first chunk to its last."""
+    first = shape.first()
+    if first is not None:
+        await put(_event(first))
+    characters = 0
+    while True:
+        piece = await generation.next()
+        if isinstance(piece, End):
+            await put(_event(shape.last(piece)))
+            return piece
+        await put(_event(shape.delta(piece, characters)))
+        characters += len(piece.text)
 
 
 def _adopted(accepted: UpstreamAccepted) -> dict[str, str]:

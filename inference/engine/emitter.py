@@ -42,7 +42,7 @@ class Emitter:
                 stream=stream,
                 adopted_batch_size=generation.promise.batch_size,
                 token_quota=generation.promise.token_quota,
-                prompt_tokens=len(generation.sequence.prompt_ids),
+                prompt_tokens=generation.usage().prompt_tokens,
                 from_token=generation.sent,
             )
         )

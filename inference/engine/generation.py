@@ -61,11 +61,10 @@ class Generation:
     def usage(self) -> Usage:
         """What was computed here: a forced prefix was counted where it was chosen."""
         computed = len(self.answer.ids) - len(self.opened.forced_ids)
-        return Usage(
-            prompt_tokens=len(self.sequence.prompt_ids),
-            cached_tokens=self.sequence.cached_tokens or 0,
-            completion_tokens=max(computed, 0),
-        )
+        counted = self.opened.prepared.counted
+        here = (len(self.sequence.prompt_ids), self.sequence.cached_tokens or 0)
+        prompt, cached = counted() if counted else here
+        return Usage(prompt, cached, max(computed, 0))
 
     def grant(self, base: int, credit: int | None) -> None:
         """The credit of a new listener who has `base` tokens."""

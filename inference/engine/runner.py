@@ -36,7 +36,8 @@ class Prepared:
     because the script engine's ids mean something else in each. `first_ms` and `dt_ms` pace a
     played script (0: as fast as possible) and are 0 for a real model. `length`: where a script
     ends with `stop`; None for a real model. `vocab_size`: ids below it exist for this request;
-    None: the model's vocabulary.
+    None: the model's vocabulary. `counted`: where somebody else turns the prompt into tokens, how
+    many they are and how many of them were cached, as far as is known by now.
     """
 
     prompt_ids: list[int]
@@ -45,6 +46,7 @@ class Prepared:
     dt_ms: float = 0.0
     length: int | None = None
     vocab_size: int | None = None
+    counted: Callable[[], tuple[int, int]] | None = None
 
 
 class Preparer(Protocol):

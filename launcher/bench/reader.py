@@ -15,7 +15,7 @@ from typing import Any, cast
 
 __all__ = ["Reader", "open_readers", "script_messages"]
 
-ACK_EVERY = 8
+ACK_EVERY, ACK_AFTER_S = 8, 0.05
 # RFC 6455 §5.2: a client's frames are masked; a key of zeros leaves the payload as it is.
 _MASKED, _FINAL_TEXT, _LENGTH_16 = 0x80, 0x81, 126
 _LENGTH_7_MAX, _LENGTH_MASK = 125, 0x7F
@@ -57,6 +57,8 @@ class Reader(asyncio.Protocol):
         self._data = bytearray()
         self._windowed = windowed
         self._unacknowledged = 0
+        self._last_seq = 0
+        self._timer: asyncio.TimerHandle | None = None
         offer = "Sec-WebSocket-Protocol: seedance.v2.json\r\n" if windowed else ""
         self._hello = (
             f"GET /v2/infer HTTP/1.1\r\nHost: {host}\r\nUser-Agent: {name}\r\n"
@@ -107,8 +109,12 @@ class Reader(asyncio.Protocol):
             elif b'"type":"ping"' in frame:
                 self.write({"type": "pong", "t": json.loads(frame)["t"]})
         del data[:at]
-        if self._windowed and last_seq is not None and self._unacknowledged >= ACK_EVERY:
-            self.acknowledge(_seq_of(last_seq))
+        if self._windowed and last_seq is not None and self._unacknowledged:
+            self._last_seq = _seq_of(last_seq)
+            if self._unacknowledged >= ACK_EVERY:
+                self.acknowledge()
+            elif self._timer is None:
+                self._timer = asyncio.get_running_loop().call_later(ACK_AFTER_S, self.acknowledge)
 
     def _sequenced(self, frame: bytes) -> None:
         self._unacknowledged += 1
@@ -117,13 +123,14 @@ class Reader(asyncio.Protocol):
             self.on_token(self)
         elif (b'"type":"done"' in frame or b'"type":"error"' in frame) and not self.ended.done():
             self.ended.set_result(None)
-            if self._windowed:
-                self.acknowledge(_seq_of(frame))
 
-    def acknowledge(self, seq: int) -> None:
-        """Say that everything up to `seq` is processed."""
+    def acknowledge(self) -> None:
+        """Say that everything that came is processed."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         self._unacknowledged = 0
-        self.write({"type": "ack", "seq": seq + 1})
+        self.write({"type": "ack", "seq": self._last_seq + 1})
 
     def write(self, frame: dict[str, Any]) -> None:
         """Send a frame."""

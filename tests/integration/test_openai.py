@@ -22,6 +22,7 @@ from mesh.rpc.server import RpcServer
 from metering.ledger import Ledger
 from metering.service import MeteringService
 from metering.store.sql import SqlStore
+from seedance.protocol.request import GenerateRequest
 from seedance.v2 import metering_pb2_grpc
 from tests.support.fake_upstream import MODEL, FakeCluster, FakeUpstream
 from tests.support.gateway_under_test import GatewayUnderTest, running_gateway
@@ -64,10 +65,42 @@ async def test_official_client() -> None:
         older = await client.completions.create(model=MODEL, prompt="a b", logprobs=1)
         assert older.choices[0].text == "a b"
         with pytest.raises(openai.BadRequestError) as refused:
-            await client.chat.completions.create(model=MODEL, messages=HELLO, n=2)
+            await client.chat.completions.create(model=MODEL, messages=HELLO, n=9)
         assert refused.value.param == "n"
         with pytest.raises(openai.NotFoundError):
             await client.chat.completions.create(model="gpt-9", messages=HELLO)
+
+
+def _by_choice(request: GenerateRequest) -> list[bytes]:
+    return [f"{request.sampling.choice}:{n} ".encode() for n in range(5 + request.sampling.choice)]
+
+
+async def test_official_client_asks_for_several_choices() -> None:
+    """CASES 90: each by its index, streamed or not; the prompt is counted once, the answers all."""
+    async with official_client(FakeCluster(_by_choice)) as client:
+        whole = await client.chat.completions.create(model=MODEL, messages=HELLO, n=3)
+        stream = await client.chat.completions.create(
+            model=MODEL, messages=HELLO, n=3, stream=True, stream_options={"include_usage": True}
+        )
+        texts, reasons, usage = ["", "", ""], ["", "", ""], None
+        async for chunk in stream:
+            usage = chunk.usage or usage
+            for choice in chunk.choices:
+                texts[choice.index] += choice.delta.content or ""
+                reasons[choice.index] += choice.finish_reason or ""
+        expected = ["".join(f"{c}:{n} " for n in range(5 + c)) for c in range(3)]
+        assert texts == [choice.message.content for choice in whole.choices] == expected
+        assert [choice.index for choice in whole.choices] == [0, 1, 2]
+        assert reasons == ["stop"] * 3
+        assert whole.usage is not None
+        assert usage == whole.usage
+        single = await client.chat.completions.create(model=MODEL, messages=HELLO)
+        assert single.usage is not None
+        assert whole.usage.prompt_tokens == single.usage.prompt_tokens
+        assert whole.usage.completion_tokens == 5 + 6 + 7
+        older = await client.completions.create(model=MODEL, prompt="a b", n=2, logprobs=1)
+        assert [choice.index for choice in older.choices] == [0, 1]
+        assert all(choice.logprobs is not None for choice in older.choices)
 
 
 async def test_official_client_and_a_failing_stream() -> None:

@@ -1,4 +1,4 @@
-"""A script instance inside the test's own loop, and a caller that talks to it over real gRPC."""
+"""An instance, of scripts unless told otherwise, inside the test's own loop, and a caller that talks to it over real gRPC."""
 
 from __future__ import annotations
 
@@ -34,12 +34,13 @@ async def running_instance(
     parts: tuple[Runner, Preparer] | None = None,
     **settings: object,
 ) -> AsyncIterator[Instance]:
-    """An instance that serves scripts, or with `parts` a model; it drains when the block is left."""
+    """An instance, of scripts unless told otherwise or given `parts`; it drains when the block is left."""
     engine = "native" if parts else "script"
     known = {"engine": engine, "port": 0, "mesh_secret": SecretStr(SECRET), "drain_grace_s": 0}
     stop = stop or asyncio.Event()
     read = InferenceSettings(**(known | settings))  # type: ignore[arg-type]
-    instance = Instance(read, *(parts or load_engine(read)), stop)
+    # An upstream that is asked for its model may live on this very loop.
+    instance = Instance(read, *(parts or await asyncio.to_thread(load_engine, read)), stop)
     async with asyncio.TaskGroup() as tasks:
         serving = tasks.create_task(instance.serve())
         await wait_until(lambda: instance.address or serving.done())

@@ -176,7 +176,7 @@ async def test_adopted_and_wished(api: Api) -> None:
 async def test_request_id(api: Api, given: str | None) -> None:
     """A fit request id is kept, on refusals too; another one is made otherwise."""
     headers = {} if given is None else {"X-Request-Id": given}
-    for fields in ({}, {"stream": True}, {"n": 2}):
+    for fields in ({}, {"stream": True}, {"n": 99}):
         kept = (await api.chat(headers, **fields)).headers["X-Request-Id"]
         assert (kept == given) is (given == "abc-123")
         assert 1 <= len(kept) <= 128
@@ -382,8 +382,8 @@ async def test_affinity(api: Api) -> None:
 async def test_counters(api: Api) -> None:
     """Generations and refusals are counted once each (CASES 88)."""
     await api.chat()
-    await api.chat(n=2)
-    await api.chat(n=2)
+    await api.chat(n=99)
+    await api.chat(n=99)
     shown = render(api.deps.metrics.registry).decode()
     assert 'seedance_gateway_requests_total{outcome="stop",way="http"} 1.0' in shown
     assert 'seedance_gateway_rejected_total{code="bad_request"} 2.0' in shown

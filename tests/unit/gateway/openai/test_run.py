@@ -9,7 +9,7 @@ import pytest
 
 import gateway.openai.run as run_module
 from gateway.deps import GatewayDeps
-from gateway.openai.account import Caller
+from gateway.openai.account import Account, Caller
 from gateway.openai.run import CREDIT_TOKENS, End, Generation
 from gateway.upstream.base import NoInstanceError
 from mesh.telemetry.tracing import Tracing
@@ -34,7 +34,8 @@ class Scene:
 
     def generation(self, credit: int | None = CREDIT_TOKENS, **fields: Any) -> Generation:
         request = GenerateRequest(messages=(ChatMessage("user", "hi"),), **fields)
-        return Generation(self.deps, request, CALLER, credit=credit)
+        account = Account(self.deps, request, CALLER)
+        return Generation(self.deps, request, CALLER, account, credit=credit)
 
     def bills(self) -> list[dict[str, Any]]:
         return [json.loads(event.payload) for event in self.deps.usage._events]

@@ -181,8 +181,9 @@ BAD_CHAT_FIELDS = [
     ('"stop": ["a", "\\udc97"]', "stop[1]"),
     ('"model": "\\ud83d"', "model"),
     # What is not served, by name.
-    ('"n": 2', "n"),
+    ('"n": 9', "n"),
     ('"n": 0', "n"),
+    ('"n": 1.5', "n"),
     ('"n": true', "n"),
     ('"tools": [{"type": "function"}]', "tools"),
     ('"functions": [{}]', "functions"),

@@ -11,7 +11,8 @@ import pytest
 from gateway.openai import sse
 from gateway.openai.account import Caller
 from gateway.openai.answers import ChatShape
-from gateway.openai.run import CREDIT_TOKENS, Generation
+from gateway.openai.choices import Choices
+from gateway.openai.run import CREDIT_TOKENS
 from gateway.openai.schema import Asked
 from gateway.openai.sse import GenerationResponse
 from seedance.protocol.request import ChatMessage, GenerateRequest
@@ -39,17 +40,18 @@ class Client:
         self.received += message.get("body", b"")
 
 
-def response_on(cluster: FakeCluster, *, stream: bool) -> Callable[[Client], Awaitable[None]]:
+def response_on(
+    cluster: FakeCluster, *, stream: bool, count: int = 1
+) -> Callable[[Client], Awaitable[None]]:
     deps = make_deps(FakeUpstream(cluster))
     request = GenerateRequest(messages=(ChatMessage("user", "hi"),))
-    generation = Generation(
-        deps, request, Caller("acme", "ada", "chat"), credit=CREDIT_TOKENS if stream else None
-    )
+    credit = CREDIT_TOKENS if stream else None
+    choices = Choices(deps, request, Caller("acme", "ada", "chat"), count, credit=credit)
 
     def shape(model: str) -> ChatShape:
         return ChatShape("chatcmpl-1", 1, model)
 
-    response = GenerationResponse(generation, Asked(request, stream=stream), shape, {})
+    response = GenerationResponse(choices, Asked(request, stream=stream), shape, {})
     return lambda client: response({"type": "http"}, client.receive, client.send)
 
 
@@ -80,15 +82,17 @@ async def test_client_that_never_reads_again(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("reading", [True, False])
-async def test_client_that_goes_away(stream: bool, reading: bool) -> None:
-    """CASES 26: whatever it is doing, the answer stops and so does the generation."""
-    cluster = FakeCluster(lambda _: [b"~"] * 1_000_000)
+@pytest.mark.parametrize("count", [1, 3])
+async def test_client_that_goes_away(stream: bool, reading: bool, count: int) -> None:
+    """CASES 26: whatever it is doing, the answer stops and so does every choice's generation."""
+    cluster = FakeCluster(lambda _: [b"~"] * 50_000)
     client = Client()
     if reading:
         client.reading.set()
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(response_on(cluster, stream=stream)(client))
+        tasks.create_task(response_on(cluster, stream=stream, count=count)(client))
         await wait_until(lambda: cluster.computed > 10)
+        assert cluster.running == count
         client.leaving.set()
     computed = cluster.computed
     assert cluster.running == 0
@@ -98,7 +102,7 @@ async def test_client_that_goes_away(stream: bool, reading: bool) -> None:
 
 async def test_cancelled_task_cancels_the_generation() -> None:
     """A server that gives up on the request (its drain is over) leaves no generation behind."""
-    cluster = FakeCluster(lambda _: [b"~"] * 1_000_000)
+    cluster = FakeCluster(lambda _: [b"~"] * 50_000)
     task = asyncio.create_task(_run(response_on(cluster, stream=True)(Client())))
     await wait_until(lambda: cluster.computed > 10)
     task.cancel()

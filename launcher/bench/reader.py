@@ -17,7 +17,8 @@ __all__ = ["Reader", "open_readers", "script_messages"]
 
 ACK_EVERY, ACK_AFTER_S = 8, 0.05
 # RFC 6455 §5.2: a client's frames are masked; a key of zeros leaves the payload as it is.
-_MASKED, _FINAL_TEXT, _LENGTH_16 = 0x80, 0x81, 126
+_FINAL_TEXT, _FINAL_CLOSE, _FINAL_PING, _FINAL_PONG = 0x81, 0x88, 0x89, 0x8A
+_MASKED, _LENGTH_16 = 0x80, 126
 _LENGTH_7_MAX, _LENGTH_MASK = 125, 0x7F
 _ZERO_KEY = bytes(4)
 # A stalled reader's own kernel is not to hide it.
@@ -35,13 +36,26 @@ def script_messages(tokens: Sequence[bytes], *, dt_ms: float, repeat: int) -> li
     return [{"role": "user", "content": json.dumps(content)}]
 
 
-def _framed(payload: bytes) -> bytes:
+def _framed(opcode: int, payload: bytes) -> bytes:
     size = len(payload)
     if size <= _LENGTH_7_MAX:
-        return bytes((_FINAL_TEXT, _MASKED | size)) + _ZERO_KEY + payload
-    return (
-        bytes((_FINAL_TEXT, _MASKED | _LENGTH_16)) + size.to_bytes(2, "big") + _ZERO_KEY + payload
-    )
+        return bytes((opcode, _MASKED | size)) + _ZERO_KEY + payload
+    return bytes((opcode, _MASKED | _LENGTH_16)) + size.to_bytes(2, "big") + _ZERO_KEY + payload
+
+
+def _take_frames(data: bytearray) -> list[tuple[int, bytes]]:
+    """The frames that are whole, each as first byte and payload; they leave the buffer."""
+    frames, at, size = [], 0, len(data)
+    while size - at >= 2:  # noqa: PLR2004 - a frame's shortest header
+        length, head = data[at + 1] & _LENGTH_MASK, 2
+        if length == _LENGTH_16:
+            length, head = int.from_bytes(data[at + 2 : at + 4], "big"), 4
+        if size - at < head + length:
+            break
+        frames.append((data[at], bytes(data[at + head : at + head + length])))
+        at += head + length
+    del data[:at]
+    return frames
 
 
 class Reader(asyncio.Protocol):
@@ -57,7 +71,7 @@ class Reader(asyncio.Protocol):
         self._data = bytearray()
         self._windowed = windowed
         self._unacknowledged = 0
-        self._last_seq = 0
+        self._last = b""
         self._timer: asyncio.TimerHandle | None = None
         offer = "Sec-WebSocket-Protocol: seedance.v2.json\r\n" if windowed else ""
         self._hello = (
@@ -87,37 +101,32 @@ class Reader(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The gateway, or this program, closed it."""
+        self._fail(exc or ConnectionResetError("the connection ended"))
+
+    def _fail(self, error: Exception) -> None:
         for future in (self.open, self.ended):
             if not future.done():
-                future.set_exception(exc or ConnectionResetError("closed"))
+                future.set_exception(error)
                 future.exception()  # heard: nobody has to ask
 
     def _read(self) -> None:
-        data, at, size = self._data, 0, len(self._data)
-        last_seq: bytes | None = None
-        while size - at >= 2:  # noqa: PLR2004 - a frame's shortest header
-            length, head = data[at + 1] & _LENGTH_MASK, 2
-            if length == _LENGTH_16:
-                length, head = int.from_bytes(data[at + 2 : at + 4], "big"), 4
-            if size - at < head + length:
-                break
-            frame = bytes(data[at + head : at + head + length])
-            at += head + length
-            if b'"seq":' in frame:
-                last_seq = frame
+        for opcode, frame in _take_frames(self._data):
+            if opcode == _FINAL_CLOSE:
+                self._fail(ConnectionError(f"closed with {int.from_bytes(frame[:2], 'big')}"))
+            elif opcode == _FINAL_PING:
+                self._write(_FINAL_PONG, b"")
+            elif b'"seq":' in frame:
                 self._sequenced(frame)
             elif b'"type":"ping"' in frame:
                 self.write({"type": "pong", "t": json.loads(frame)["t"]})
-        del data[:at]
-        if self._windowed and last_seq is not None and self._unacknowledged:
-            self._last_seq = _seq_of(last_seq)
-            if self._unacknowledged >= ACK_EVERY:
-                self.acknowledge()
-            elif self._timer is None:
-                self._timer = asyncio.get_running_loop().call_later(ACK_AFTER_S, self.acknowledge)
+        if self._windowed and self._unacknowledged >= ACK_EVERY:
+            self.acknowledge()
+        elif self._windowed and self._unacknowledged and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(ACK_AFTER_S, self.acknowledge)
 
     def _sequenced(self, frame: bytes) -> None:
         self._unacknowledged += 1
+        self._last = frame
         if b'"type":"token"' in frame:
             self.tokens += 1
             self.on_token(self)
@@ -130,12 +139,15 @@ class Reader(asyncio.Protocol):
             self._timer.cancel()
             self._timer = None
         self._unacknowledged = 0
-        self.write({"type": "ack", "seq": self._last_seq + 1})
+        self.write({"type": "ack", "seq": _seq_of(self._last) + 1})
 
     def write(self, frame: dict[str, Any]) -> None:
         """Send a frame."""
+        self._write(_FINAL_TEXT, json.dumps(frame).encode())
+
+    def _write(self, opcode: int, payload: bytes) -> None:
         if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(_framed(json.dumps(frame).encode()))
+            self._transport.write(_framed(opcode, payload))
 
     def ask(self, messages: list[dict[str, str]], **options: object) -> None:
         """Begin a stream; the end of the one before counts no more."""

@@ -23,7 +23,7 @@ WITHIN_S = 120.0
 SETTLE_S = 4.0
 PING_EVERY_S = 4.0
 # More than a window holds, and than a simple client's buffers: whoever does not read is stalled.
-FLOOD_TOKENS, FLOOD_SIMPLE_TOKENS = 400, 8_000
+FLOOD_TOKENS, FLOOD_SIMPLE_TOKENS = 400, 3_000
 MEMORY_MAX_BYTES = 64 * KIB
 RISE_MAX = 0.05
 DT_MS, PHASE_S, ROUNDS = 300.0, 12.0, 3
@@ -56,10 +56,19 @@ async def _ended(readers: list[Reader]) -> None:
         await asyncio.gather(*(reader.ended for reader in readers))
 
 
+async def _filled(port: int) -> None:
+    """Return when the send queues do not grow any more."""
+    async with asyncio.timeout(WITHIN_S):
+        queued = -1
+        while (now := unsent_bytes(port)) > queued:
+            queued = now
+            await asyncio.sleep(SETTLE_S)
+
+
 async def _stalled_memory(
     mesh: RunningMesh, readers: list[Reader], tokens: int
 ) -> tuple[float, float]:
-    """Bytes per stalled reader, beyond what it had before: of the gateway, and in its send queues."""
+    """Bytes per stalled reader, beyond an idle session: of the gateway, and in its send queues."""
     pid, port, _ = _gateway(mesh)
     for reader in readers:
         reader.ask(script_messages([b"word "], dt_ms=0, repeat=2))
@@ -69,12 +78,9 @@ async def _stalled_memory(
     for reader in readers:
         reader.stall()
         reader.ask(script_messages([b"word "], dt_ms=0, repeat=tokens))
-    await asyncio.sleep(SETTLE_S)
+    await _filled(port)
     own = (resident_bytes(pid) - before) / len(readers)
     kernel = (unsent_bytes(port) - queued) / len(readers)
-    for reader in readers:
-        reader.read_on()
-    await _ended(readers)
     return own, kernel
 
 
@@ -138,13 +144,13 @@ async def slow_readers(data: Path, count: int, step: Callable[[], None]) -> list
         half = count // 2
         watched, others = readers[:half], readers[half:]
         own, kernel = await _stalled_memory(mesh, others, FLOOD_TOKENS)
+        for reader in others:
+            reader.read_on()
+        await _ended(others)
         step()
         for reader in readers:
             reader.ask(script_messages([b"word "], dt_ms=DT_MS, repeat=100_000))
-        async with asyncio.timeout(WITHIN_S):
-            while not all(reader.tokens > FLOOD_TOKENS or reader.heard_at for reader in others):
-                await asyncio.sleep(0.1)
-                _note(others)
+        await asyncio.sleep(SETTLE_S)
         calm, stalled = await _phases(watched, others, step)
         for reader in readers:
             reader.cut()
@@ -163,12 +169,6 @@ async def slow_readers(data: Path, count: int, step: Callable[[], None]) -> list
             rise <= RISE_MAX,
         ),
     ]
-
-
-def _note(readers: list[Reader]) -> None:
-    for reader in readers:
-        if reader.tokens:
-            reader.heard_at = 1.0
 
 
 def _memory(name: str, own: float, kernel: float) -> Figure:

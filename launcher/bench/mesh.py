@@ -52,9 +52,11 @@ class RunningMesh:
         Raises `TimeoutError`.
         """
         async with asyncio.timeout(SERVING_WITHIN_S):
-            for name in names or self.specs:
-                while self.pid(name) is None or not await serves(self.specs[name]):  # noqa: ASYNC110 - another process
-                    await asyncio.sleep(POLL_S)
+            await asyncio.gather(*(self._until_serving(name) for name in names or self.specs))
+
+    async def _until_serving(self, name: str) -> None:
+        while self.pid(name) is None or not await serves(self.specs[name]):  # noqa: ASYNC110 - another process
+            await asyncio.sleep(POLL_S)
 
 
 def with_model(options: UpOptions) -> UpOptions:

@@ -31,7 +31,7 @@ STREAMS_PER_CLIENT_MAX = 3
 # A session lives through many faults; this share of clients begins a new one after a run.
 NEW_SESSION_SHARE = 0.1
 # Quicker than a person's program would be, and more patient: the faults are ours.
-BACKOFF = Backoff(base_s=0.1, max_s=1.0, tries_max=80, first_tries_max=80)
+BACKOFF = Backoff(base_s=0.1, max_s=1.0, tries_max=80)
 STREAM_WITHIN_S = 90.0
 
 

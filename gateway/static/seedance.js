@@ -453,7 +453,8 @@ export class ClientMachine {
       else this.#end("idle", ...ERROR_OF_CLOSE.get(4410));
     } else if (RETRY.has(code)) {
       // Where there was only an end to tell, nobody has to wait for that.
-      if (this.state === "resuming" && !this.streams.started) this.session = null;
+      const { live, started } = this.streams;
+      if (this.state === "resuming" && live.size && !started) this.session = null;
       this.#retry(now);
     } else this.#end("idle", ...this.#reason(code));
   }

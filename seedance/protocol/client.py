@@ -223,7 +223,7 @@ class ClientMachine:
             else:
                 self._end(ClientState.IDLE, *_ERROR_OF_CLOSE[close_code])
         elif close_code in CLOSE_RETRY_RESUME:
-            if self._state is ClientState.RESUMING and not self._streams.started:
+            if self._state is ClientState.RESUMING and self._streams and not self._streams.started:
                 # There was only an end to tell: nobody has to wait for that.
                 self._session = None
             self._retry(now)

@@ -99,11 +99,16 @@ def test_an_end_that_no_checkpoint_covers_is_told() -> None:
     bench.wait()
     bench.take_sent()
     bench.step(on.Opened())
-    assert bench.sent == [Resume("s1", "secret", 2, {"a": -1})]
+    told = Resume("s1", "secret", 2, {"a": -1})
+    assert bench.sent == [told]
+    bench.lose(CloseCode.TRY_AGAIN_LATER)
+    bench.wait()
+    bench.step(on.Opened())
+    assert bench.sent == [told, told]
 
 
 def test_a_bill_keeps_nobody_waiting() -> None:
-    """Where only an end was to be told and the answer is "not now", the next connection begins anew."""
+    """Where only an end was to be told and the answer is "not now", what is asked meanwhile goes first."""
     bench = Bench()
     bench.begin("a")
     bench.receive(done("a"), 2)

@@ -76,8 +76,6 @@ RUNS ?= 100
 chaos: $(STAMP) ## Break the mesh RUNS times (100), of ENGINE script or native; SEED and KINDS as printed
 	$(BIN)/python -m tests.chaos --runs $(RUNS) $(if $(SEED),--seed $(SEED)) $(if $(KINDS),--kinds $(KINDS)) $(if $(ENGINE),--engine $(ENGINE))
 
-EQUALITY := tests/heavy/test_equality_full.py tests/heavy/test_same_tokens_full.py
-
 bench-gpu: $(STAMP) ## On a GPU: the same words as transformers? how fast? Under five minutes
 	$(BIN)/python -m launcher.bench.gpu
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -25,7 +26,7 @@ from launcher.bench.slow_readers import ack_storm, slow_readers
 
 __all__ = ["main"]
 
-Part = Callable[[Path, Callable[[], None]], Awaitable[list[Figure]]]
+Part = Callable[[Path, Callable[[], None]], Coroutine[Any, Any, list[Figure]]]
 
 
 def _parts(kills: int, count: int, readers: int, tokens: int) -> dict[str, Part]:
@@ -48,30 +49,23 @@ def main(
     readers: Annotated[int, typer.Option(min=2, help="Readers, half of which stall.")] = 2_000,
     tokens: Annotated[int, typer.Option(min=1, help="Tokens for checkpointing's cost.")] = 200_000,
 ) -> None:
-    """Measure, and print a Markdown table."""
+    """Measure, and print a Markdown table, a row as soon as it is there."""
     more_files()
     known = _parts(kills, count, readers, tokens)
-    console = Console(stderr=True)
-    bars = (TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn())
+    if unknown := set(parts.split(",")) - known.keys():
+        raise typer.BadParameter(f"unknown: {', '.join(sorted(unknown))}", param_hint="parts")
     totals = {"instances": kills, "gateways": kills, "cancels": count}
-    figures: list[Figure] = []
-    before = os.getloadavg()[0]
-    with Progress(*bars, console=console, transient=True) as progress:
+    bars = (TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn())
+    print(f"Load before: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores.\n")
+    print("| what | target | measured | |\n| --- | --- | --- | --- |", flush=True)
+    with Progress(*bars, console=Console(stderr=True), transient=True) as progress:
         for name in parts.split(","):
             task = progress.add_task(name, total=totals.get(name))
             with tempfile.TemporaryDirectory(prefix=f"seedance-{name}-") as folder:
-                step = lambda task=task: progress.advance(task)  # noqa: E731
-                figures += asyncio.run(_measured(known[name], Path(folder), step))
+                measured = known[name](Path(folder), partial(progress.advance, task))
+                for figure in asyncio.run(measured):
+                    print(figure.row(), flush=True)
             progress.remove_task(task)
-    print("| what | target | measured | |")
-    print("| --- | --- | --- | --- |")
-    for figure in figures:
-        print(figure.row())
-    print(f"\nLoad before: {before:.1f} on {os.cpu_count()} cores, clients included afterwards.")
-
-
-async def _measured(part: Part, data: Path, step: Callable[[], None]) -> list[Figure]:
-    return await part(data, step)
 
 
 if __name__ == "__main__":

@@ -197,10 +197,9 @@ class ClientMachine:
     def _opened(self, now: float) -> None:
         if self._state is not ClientState.CONNECTING:
             return
-        self._opened_at = now
-        self._refusal = None
+        self._opened_at, self._refusal = now, None
         self._timers = {_Timer.SILENCE: now + GREETING_S}
-        if self._session is not None and self._streams.started:
+        if self._session is not None and self._streams.unsettled:
             self._move(ClientState.RESUMING)
             last_seq, offsets = self._window.base - 1, self._streams.offsets()
             self._send([Resume(self._session.session, self._session.token, last_seq, offsets)])
@@ -225,6 +224,9 @@ class ClientMachine:
             else:
                 self._end(ClientState.IDLE, *_ERROR_OF_CLOSE[close_code])
         elif close_code in CLOSE_RETRY_RESUME:
+            if self._state is ClientState.RESUMING and self._streams and not self._streams.started:
+                # There was only an end to tell: nobody has to wait for that.
+                self._session = None
             self._retry(now)
         else:
             self._end(ClientState.IDLE, *_reason(close_code, self._refusal))

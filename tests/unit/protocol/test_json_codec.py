@@ -240,6 +240,11 @@ def test_what_is_no_object_ends_the_connection(message: str) -> None:
     assert len(caught.value.message.encode()) <= 123
 
 
+def _resume_with(offsets: dict[str, int]) -> str:
+    body = {"type": "resume", "session": "s", "token": "t", "last_seq": 0, "offsets": offsets}
+    return json.dumps(body)
+
+
 REFUSED = [
     ("{}", "type"),
     ('{"type":null}', "type"),
@@ -268,6 +273,8 @@ REFUSED = [
         '{"type":"resume","session":"s","token":"t","last_seq":0,"offsets":{"a":-2}}',
         "offsets.a",
     ),
+    (_resume_with({str(n): 1 for n in range(64 + 1024 + 1)}), "offsets"),
+    (_resume_with({"x" * 65: 1}), "offsets"),
     ('{"type":"ping","t":"now"}', "t"),
     ('{"type":"ping","t":NaN}', "t"),
     ('{"type":"generate"}', "messages"),

@@ -68,8 +68,9 @@ _SEQ = fields.integer_from(1)
 
 def _stream_id(path: str, value: Any) -> str:
     stream_id = fields.text(path, value)
-    if not 1 <= len(stream_id) <= LIMITS.id_length_max:
-        raise bad_field(path, f"a string of 1 to {LIMITS.id_length_max} characters")
+    # It becomes part of names elsewhere, also in a ledger, and no database's text holds a NUL.
+    if not 1 <= len(stream_id) <= LIMITS.id_length_max or "\0" in stream_id:
+        raise bad_field(path, f"a string of 1 to {LIMITS.id_length_max} characters without NUL")
     return stream_id
 
 

@@ -78,6 +78,11 @@ class StreamSet:
         self._assigned = 0
         self._turn = 0
 
+    @property
+    def forgets(self) -> bool:
+        """Whether it may have forgotten an end, so that a new stream may have an old one's id (§3)."""
+        return len(self.ended) >= self._rules.ended_max
+
     # ------------------------------------------------------------ asked by the client
 
     def generate(self, frame: Generate, now: float) -> bool:

@@ -263,6 +263,7 @@ REFUSED = [
     ('{"type":"ack","seq":1,"sack":[' + ",".join(["3"] * 65) + "]}", "sack"),
     ('{"type":"cancel"}', "id"),
     ('{"type":"cancel","id":""}', "id"),
+    ('{"type":"generate","prompt":"x","id":"a\\u0000b"}', "id"),
     ('{"type":"cancel","id":"' + "x" * 65 + '"}', "id"),
     ('{"type":"resume","token":"t","last_seq":0,"offsets":{}}', "session"),
     ('{"type":"resume","session":"s","last_seq":0,"offsets":{}}', "token"),

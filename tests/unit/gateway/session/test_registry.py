@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from gateway.session.owner import SessionOwner
+from seedance.protocol.frames import Resume
 from tests.support.asked_world import TEXT, asked, bills, finish, flaky, flaky_world
 from tests.support.session_world import WindowedClient, World, settle
 
@@ -47,24 +49,34 @@ async def test_two_resumes_at_once(world: World) -> None:
     assert winner.texts["s"] == TEXT
 
 
-async def test_resumes_of_one_session_never_overlap(world: World) -> None:
-    """However many come, and whenever: one has ended before the next begins, and then nothing is left."""
-    registry = world.gateways[0].registry
-    inside: set[int] = set()
-    overlaps: list[set[int]] = []
+async def test_a_third_resume_waits_for_the_second(world: World) -> None:
+    """It comes when the first is through and the second is not: still one after the other (§8)."""
+    client = await asked(world, steps=3)
+    client.cut()
+    registry, finding, most = world.gateways[0].registry, 0, 0
+    find = registry._find
 
-    async def resume(number: int) -> None:
-        for _ in range(number):
-            await asyncio.sleep(0)
-        async with registry._alone("s"):
-            inside.add(number)
-            for _ in range(3):
-                overlaps.append(inside - {number})
-                await asyncio.sleep(0)
-            inside.discard(number)
+    async def counted(resume: Resume) -> SessionOwner:
+        nonlocal finding, most
+        finding += 1
+        most = max(most, finding)
+        await settle()
+        owner = await find(resume)
+        finding -= 1
+        return owner
 
-    await asyncio.gather(*map(resume, range(12)))
-    assert not any(overlaps)
+    registry._find = counted  # type: ignore[method-assign]
+    wants = Resume(client.session, client.token, client.last_seq, {})
+
+    async def resume() -> None:
+        connection, _ = world.gateways[0].connect()
+        await registry.resume(wants, "local", connection, windowed=True)
+
+    async with asyncio.TaskGroup() as tasks:
+        first = tasks.create_task(resume())
+        tasks.create_task(resume())
+        first.add_done_callback(lambda _: tasks.create_task(resume()))
+    assert most == 1
     assert not registry._resuming
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 import sys
 from collections.abc import Callable, Sequence
@@ -19,7 +20,7 @@ from mesh.telemetry.metrics import MeteringMetrics, serve_metrics
 from mesh.telemetry.tracing import Tracing
 from metering.config import MeteringSettings
 from metering.consumer import UsageConsumer
-from metering.ledger import Ledger
+from metering.ledger import Ledger, LedgerUnavailableError
 from metering.service import MeteringService
 from metering.store.sql import SqlStore
 from seedance.v2 import metering_pb2, metering_pb2_grpc
@@ -60,6 +61,8 @@ async def serve(settings: MeteringSettings, stop: asyncio.Event) -> None:
         tracing=tracing,
         metrics=metrics,
     )
+    with contextlib.suppress(LedgerUnavailableError):  # they wait for the next start
+        await ledger.take_up_refused()
     rpc = RpcServer([metering_pb2.DESCRIPTOR.services_by_name["Metering"].full_name])
     metering_pb2_grpc.add_MeteringServicer_to_server(  # type: ignore[no-untyped-call]
         MeteringService(ledger, settings.mesh_secret.get_secret_value()), rpc.server

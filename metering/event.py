@@ -23,8 +23,8 @@ __all__ = [
 
 # What an SQL BIGINT holds, and far beyond any generation.
 _COUNT_MAX = 2**53
-# The end of the year 9999 in Unix ms: calendars go no further.
-_MOMENT_MAX = 253_402_300_799_999
+# The end of the year 9997 in Unix ms: calendars go little further.
+_MOMENT_MAX = 253_339_228_799_999
 _NAME_LENGTH_MAX = 512
 ATTEMPTS_MAX = 64
 RTT_SAMPLES_MAX = 10
@@ -133,7 +133,7 @@ def parse_event(payload: bytes) -> Event:
             _check_stream(event)
         case ConnectionClosed():
             if event.ended_ms > _MOMENT_MAX:
-                raise EventRefusedError("the connection ends after the year 9999")
+                raise EventRefusedError("the connection ends after the year 9997")
         case RequestMade():
             pass
     return event

@@ -78,7 +78,7 @@ def test_refused_request_is_an_event() -> None:
     "payload",
     [
         connection_payload(rtt_us=[1] * 11),
-        connection_payload(opened_ms=253_402_300_799_999),
+        connection_payload(opened_ms=253_339_228_799_999),
         connection_payload(established_ms=-1),
         connection_payload(v=2),
         request_payload(at_ms=2**53),

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 
-from metering.invoice.document import Invoice, to_json
+from metering.invoice.document import Invoice, InvoiceHead, stored_head, to_json
 from metering.invoice.pricing import (
     Line,
     money,
@@ -77,6 +77,10 @@ class Billing:
             return None
         book = self._book_of(found)
         return self._make(_Ask(book, tenant, month, found.position, found.closed_ms))
+
+    def heads(self, tenant: str) -> list[InvoiceHead]:
+        """The tenant's closed invoices, by month, as they were sent."""
+        return [stored_head(found.document) for found in self._store.invoices(tenant)]
 
     def reproduces(self, tenant: str, month: Month) -> bool:
         """Whether a closed invoice, made again, is the very document that was sent."""
@@ -150,7 +154,7 @@ class Billing:
             yield from price_segment(segment, self._store.quantities(window), book.rounding)
         window = Window(ask.tenant, from_ms, until_ms, ask.position)
         for entry in self._store.corrections(window):
-            yield _money_line("correction", f"Correction: {entry.reason}", entry.amount)
+            yield _money_line("correction", entry.reason, entry.amount)
 
     def _late_lines(self, ask: _Ask) -> Iterator[Line]:
         """What the months before owe since the last of them was closed."""

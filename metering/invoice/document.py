@@ -14,7 +14,16 @@ from zoneinfo import ZoneInfo
 
 from metering.invoice.pricing import Line, plain
 
-__all__ = ["Invoice", "invoice_number", "moment_text", "to_csv", "to_json"]
+__all__ = [
+    "Invoice",
+    "InvoiceHead",
+    "head_of",
+    "invoice_number",
+    "moment_text",
+    "stored_head",
+    "to_csv",
+    "to_json",
+]
 
 ROUNDING_WORDS = {
     "ROUND_HALF_UP": "half away from zero",
@@ -55,6 +64,32 @@ class Invoice:
         """How its money was rounded, in words."""
         words = ROUNDING_WORDS[self.rounding_mode]
         return f"each line to {self.digits} digits, {words}; the total is the sum of the lines"
+
+
+@dataclass(frozen=True, slots=True)
+class InvoiceHead:
+    """An invoice without its lines."""
+
+    number: str
+    month: str
+    closed: bool
+    total: str
+    currency: str
+
+
+def head_of(invoice: Invoice) -> InvoiceHead:
+    """An invoice's head."""
+    closed = invoice.closed_ms is not None
+    total = f"{invoice.total:f}"
+    return InvoiceHead(invoice.number, invoice.month, closed, total, invoice.currency)
+
+
+def stored_head(document: bytes) -> InvoiceHead:
+    """The head of a closed invoice, from its JSON."""
+    told = json.loads(document)
+    return InvoiceHead(
+        told["number"], told["month"], told["state"] == "closed", told["total"], told["currency"]
+    )
 
 
 def invoice_number(tenant: str, month: str) -> str:

@@ -159,13 +159,13 @@ def _tier_charge(prices: Prices, used: Quantities, segment: Segment) -> _Charge:
     share = _quotient(segment.until_ms - segment.from_ms, segment.month_ms)
     part = "concurrency"
     if not peak:
-        return part, "Concurrent connections: none", Decimal(0), "months", Decimal(0), _ONE
+        return part, "No connection", Decimal(0), "month", Decimal(0), _ONE
     first = 1
     for tier in prices.tiers:
         if tier.up_to is None or peak <= tier.up_to:
             named = f"{first}-{tier.up_to}" if tier.up_to else f"{first} and more"
-            text = f"Concurrent connections: peak {peak}, tier {named}"
-            return part, text, share, "months", tier.per_month, _ONE
+            text = f"Peak of {peak}, tier {named}"
+            return part, text, share, "month", tier.per_month, _ONE
         first = tier.up_to + 1
     raise AssertionError("the last tier is open")
 
@@ -178,7 +178,7 @@ def _bandwidth_charges(price: TimeBandwidthPrice, used: Quantities) -> Iterator[
     count = Decimal(sums.bytes)
     yield f"{part}.bytes", "Bytes both ways", count, "bytes", price.beta_per_byte, _ONE
     weighted = _quotient(sums.rtt_byte_units, RTT_UNITS_PER_MS)
-    text = "Bytes x average round trip"
+    text = "Bytes × average round trip"
     yield f"{part}.round_trip", text, weighted, "byte-ms", price.gamma_per_byte_ms, _ONE
 
 

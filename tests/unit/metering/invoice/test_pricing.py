@@ -100,7 +100,7 @@ def test_requests() -> None:
         (51, "899", "tier 51-200"),
         (200, "899", "tier 51-200"),
         (201, "2999", "tier 201 and more"),
-        (0, "0", "none"),
+        (0, "0", "No connection"),
     ],
 )
 def test_tiers_at_their_edges(peak: int, price: str, tier: str) -> None:

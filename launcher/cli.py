@@ -20,9 +20,10 @@ from launcher.models import ModelNotAvailableError, resolve_model
 from launcher.up import run_up
 from mesh.settings import LogLevel, exit_with
 
-__all__ = ["app", "chat", "main", "ps", "pull", "start_mesh", "up"]
+__all__ = ["app", "chat", "invoice", "main", "ps", "pull", "start_mesh", "up"]
 
 DATA_DEFAULT = Path(".seedance")
+PLANS_DEFAULT = Path("plans.yaml")
 SERVICES = ("gateway", "router", "inference", "metering")
 
 app = typer.Typer(
@@ -138,6 +139,37 @@ def chat(
 ) -> None:
     """Talk with the model in the terminal."""
     run_chat(url, model=model, api_key=api_key, temperature=temperature, question=question)
+
+
+@app.command()
+def invoice(
+    tenant: Annotated[str, typer.Option(help="Whose.")],
+    month: Annotated[str, typer.Option(help="YYYY-MM, in the plan's time zone.")],
+    plans: Annotated[Path, typer.Option(help="The plan file.")] = PLANS_DEFAULT,
+    ledger: Annotated[
+        str, typer.Option(help="The ledger's URL. Default: that of the local mesh.")
+    ] = "",
+    data: DataOption = DATA_DEFAULT,
+    close: Annotated[bool, typer.Option("--close", help="Close the month for good.")] = False,
+    form: Annotated[
+        Literal["json", "csv", "html"], typer.Option("--format", help="How it is written.")
+    ] = "json",
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="A file instead of standard output.")
+    ] = None,
+) -> None:
+    """Write a tenant's invoice: a draft, or with --close the month's last word."""
+    from launcher.invoice import ledger_url, run_invoice  # the ledger's libraries load slowly
+
+    run_invoice(
+        ledger_url(ledger, data),
+        plans,
+        tenant=tenant,
+        month=month,
+        close=close,
+        form=form,
+        output=output,
+    )
 
 
 @model_app.command("pull")

@@ -11,7 +11,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 PROTOS := $(wildcard proto/seedance/v2/*.proto)
 PORT ?= 8080
 
-.PHONY: help install up test lint types fmt proto proto-check bench bench-engine clean test-compose test-equality test-heavy
+.PHONY: help install up test lint types fmt proto proto-check bench bench-engine clean simulate test-compose test-equality test-heavy
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +38,7 @@ test: $(STAMP) ## Unit, property, contract, integration, end-to-end and browser 
 	@# A process for each level: hundreds of event loops with gRPC's threads in one process are a test
 	@# of gRPC, not of ours.
 	$(BIN)/python -m pytest tests/unit tests/property tests/contract tests/test_tidy.py
+	$(BIN)/python -m pytest tests/simulation
 	$(BIN)/python -m pytest tests/integration
 	$(BIN)/python -m pytest -m 'not compose' tests/e2e
 
@@ -68,11 +69,16 @@ bench: $(STAMP) ## Benchmarks of what is on the path of a token: ratios against 
 bench-engine: $(STAMP) ## Our mesh beside llama-cpp-python and transformers (ARGS: see docs/benchmarks.md)
 	$(BIN)/python -m launcher.bench.peers $(ARGS)
 
-test-equality: $(STAMP) ## 20 prompts x 64 tokens against transformers
-	$(BIN)/python -m pytest tests/heavy/test_equality_full.py
+EQUALITY := tests/heavy/test_equality_full.py tests/heavy/test_same_tokens_full.py
 
-test-heavy: $(STAMP) ## The long runs: random engine traffic, 1,000 cancellations, a drain with 200 streams
-	$(BIN)/python -m pytest -s --ignore tests/heavy/test_equality_full.py tests/heavy
+test-equality: $(STAMP) ## Token by token: 20 prompts against transformers, 100,000 tokens in any company
+	$(BIN)/python -m pytest $(EQUALITY)
+
+test-heavy: $(STAMP) ## The other long runs: random lives of the engine, 1,000 cancellations, a drain, tenants
+	$(BIN)/python -m pytest -s $(addprefix --ignore ,$(EQUALITY)) tests/heavy
+
+simulate: $(STAMP) ## 10,000 runs of the mesh on virtual time with faults; SEED=1234 plays one with its trace
+	$(BIN)/python -m tests.simulation $(if $(SEED),$(SEED) --trace,--seeds $(or $(SEEDS),10000))
 
 test-compose: $(STAMP) ## docker compose up answers (needs a Docker engine)
 	$(BIN)/python -m pytest -m compose tests/e2e

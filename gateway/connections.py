@@ -27,7 +27,7 @@ class Connections:
     def __init__(self, limit: int) -> None:
         self.draining = False
         self._limit = limit
-        self._open: set[Connection] = set()
+        self._open: dict[Connection, None] = {}
 
     def __len__(self) -> int:
         return len(self._open)
@@ -40,11 +40,11 @@ class Connections:
     @contextmanager
     def holding(self, connection: Connection) -> Iterator[None]:
         """Count a connection while it is open."""
-        self._open.add(connection)
+        self._open[connection] = None
         try:
             yield
         finally:
-            self._open.discard(connection)
+            self._open.pop(connection, None)
 
     async def drain(self, grace_s: float) -> None:
         """Ask all to go, let simple clients' streams finish, then close what is left with 1001."""

@@ -56,13 +56,13 @@ def load_engine(settings: InferenceSettings) -> tuple[Runner | Upstream, Prepare
             block_size=settings.block_size,
             kv_blocks=settings.kv_blocks,
             kv_cache_gib=settings.kv_cache_gib,
+            kv_offload_gib=settings.kv_offload_gib,
             dtype=settings.dtype,
             kv_cache_dtype=settings.kv_cache_dtype,
             quantize=settings.quantize,
             threads=settings.threads,
             cpu_backend=settings.cpu_backend,
             native_library=settings.native_library,
-            progress=None,
         )
     except ModelLoadError as error:
         exit_with(str(error))

@@ -94,6 +94,17 @@ class InferenceSettings(ServiceSettings):
         None, ge=1, description="KV blocks; empty: what kv_cache_gib holds."
     )
     kv_cache_gib: float = Field(1.0, gt=0, description="Memory for KV blocks, in GiB.")
+    kv_offload_gib: float = Field(
+        0.0,
+        ge=0,
+        description="Host memory for KV blocks that were overwritten, in GiB; 0: they are gone. For "
+        "GPUs: without one the same memory does more as kv_cache_gib.",
+    )
+    public_prefix_file: Path | None = Field(
+        None,
+        description="File with a system prompt that is no secret: its KV blocks are shared by all "
+        "tenants whose requests begin with it; empty: tenants share nothing.",
+    )
     prefix_cache: bool = Field(
         True, description="Keep KV blocks for later requests of the tenant that begin alike."
     )
@@ -158,6 +169,10 @@ class InferenceSettings(ServiceSettings):
             raise ValueError("upstream_url goes with --engine openai, and the one needs the other")
         if self.upstream_key_env and not self.upstream_key:
             raise ValueError(f"upstream_key_env: {self.upstream_key_env} is not in the environment")
+        if self.public_prefix_file is not None and self.engine != "native":
+            raise ValueError(
+                "public_prefix_file needs --engine native: a model that is served here"
+            )
         self.limits()
         return self
 

@@ -7,6 +7,7 @@ import contextlib
 import secrets
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from inference.config import InferenceSettings
@@ -17,6 +18,7 @@ from inference.engine.step_trace import StepTrace
 from inference.intake import Intake
 from inference.openai.client import Upstream
 from inference.openai.engine import UpstreamEngine
+from inference.public_prefix import public_prefix
 from inference.registration import Registration
 from inference.report import Reporter
 from inference.service import SERVICE_NAME, Deliverer, InferenceService, add_to_server
@@ -69,7 +71,9 @@ class Instance:
                 settings, runner, clock, deliverer.deliver, self._on_crash
             )
         else:
-            self._core = Engine(runner, settings.limits(), clock, _trace(settings, runner.info))
+            prefix = public_prefix(settings.public_prefix_file, preparer)
+            limits = replace(settings.limits(), public_prefix=prefix)
+            self._core = Engine(runner, limits, clock, _trace(settings, runner.info))
             self._engine = EngineLoop(
                 self._core,
                 deliverer.deliver,

@@ -8,17 +8,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import Enum
 from typing import TYPE_CHECKING
 
 from gateway.session.usage import UsageOutbox
-from gateway.store.base import OWNER_RENEW_S, SessionStore, SessionWrite, StoreUnavailableError
+from gateway.store.base import (
+    OWNER_RENEW_S,
+    CommitResult,
+    SessionStore,
+    SessionWrite,
+    StoreUnavailableError,
+)
 from mesh.clock import Clock
 from mesh.telemetry.names import Attribute, Span
 from mesh.telemetry.tracing import Tracing
 
 if TYPE_CHECKING:
     from gateway.session.owner import SessionOwner
+
+    _Write = tuple[SessionOwner, SessionWrite]
 
 __all__ = ["Checkpointer", "StoreState"]
 
@@ -50,7 +60,7 @@ class Checkpointer:
         interval_s: float,
     ) -> None:
         self.state = StoreState.THERE
-        self.owners: set[SessionOwner] = set()
+        self.owners: dict[SessionOwner, None] = {}
         self._store = store
         self._usage = usage
         self._clock = clock
@@ -115,17 +125,35 @@ class Checkpointer:
         self._there()
         self._trace(writes, started_ms)
         for owner, write in writes:
-            if write.session in result.fenced:
-                self._refused(owner, write)
-            elif write.session in result.missing:
-                owner.not_stored(write)
-            else:
-                owner.stored(write)
+            with self._alone(owner):
+                self._tell(owner, write, result)
 
-    def _take(self) -> list[tuple[SessionOwner, SessionWrite]]:
+    def _take(self) -> list[_Write]:
         dirty, self._dirty = self._dirty, {}
-        taken = ((owner, owner.take_write()) for owner in dirty)
-        return [(owner, write) for owner, write in taken if write is not None]
+        taken = []
+        for owner in dirty:
+            with self._alone(owner):
+                write = owner.take_write()
+                if write is not None:
+                    taken.append((owner, write))
+        return taken
+
+    def _tell(self, owner: SessionOwner, write: SessionWrite, result: CommitResult) -> None:
+        if write.session in result.fenced:
+            self._refused(owner, write)
+        elif write.session in result.missing:
+            owner.not_stored(write)
+        else:
+            owner.stored(write)
+
+    @contextmanager
+    def _alone(self, owner: SessionOwner) -> Iterator[None]:
+        """A fault of one session stays with it: the gateway's others are written and go on."""
+        try:
+            yield
+        except Exception:
+            log.exception("session %s cannot go on here", owner.identity.session)
+            owner.failed()
 
     def _refused(self, owner: SessionOwner, write: SessionWrite) -> None:
         if write.epoch < owner.epoch:
@@ -162,26 +190,30 @@ class Checkpointer:
                 owner.journal.renew()
                 self._dirty[owner] = None
 
-    def _away(self, writes: list[tuple[SessionOwner, SessionWrite]]) -> None:
+    def _away(self, writes: list[_Write]) -> None:
         if self.state is StoreState.THERE:
             self.state = StoreState.AWAY
             log.warning("the session store is away: sessions go on from memory")
-            for owner in list(self.owners):
-                owner.store_level(committed=False)
+            self._level(committed=False)
         for owner, write in writes:
-            if write.closed:
-                self._dirty[owner] = None
-            else:
-                owner.not_stored(write)
+            with self._alone(owner):
+                if write.closed:
+                    self._dirty[owner] = None
+                else:
+                    owner.not_stored(write)
 
     def _there(self) -> None:
         if self.state is StoreState.AWAY:
             self.state = StoreState.THERE
             log.warning("the session store is back: everything live is written again")
-            for owner in list(self.owners):
-                owner.store_level(committed=True)
+            self._level(committed=True)
 
-    def _trace(self, writes: list[tuple[SessionOwner, SessionWrite]], started_ms: int) -> None:
+    def _level(self, *, committed: bool) -> None:
+        for owner in list(self.owners):
+            with self._alone(owner):
+                owner.store_level(committed=committed)
+
+    def _trace(self, writes: list[_Write], started_ms: int) -> None:
         ended_ns = self._clock.wall_ms() * NS_PER_MS
         attributes = {Attribute.DB_SYSTEM: "redis", Attribute.DB_OPERATION: "commit"}
         for owner, write in writes:

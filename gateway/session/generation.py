@@ -124,6 +124,7 @@ class Generation:
     def finish(self, finished: Finished) -> None:
         """The stream is settled: end its span, and write its bill if an instance ever took it."""
         opening, usage = self.opening, finished.usage
+        opening.settled(self._stream.end, usage)
         prompt = usage.prompt_tokens or opening.prompt_tokens
         event = StreamFinished(
             tenant=self._owner.identity.tenant,

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from gateway.session.identity import SessionIdentity
 from gateway.store.base import LogEntry, SessionWrite, StreamWrite
-from seedance.protocol.frames import Generate
+from seedance.protocol.errors import ErrorCode, SeedanceError
+from seedance.protocol.events import UpstreamDone, UpstreamFailed
+from seedance.protocol.frames import Generate, Timing, Usage
 from seedance.protocol.json_codec import decode_client, encode_client
 from seedance.protocol.session import SessionMachine
 from seedance.protocol.stream import StreamMachine
@@ -25,6 +28,7 @@ class Opening:
     """What the store is told of a stream's beginning.
 
     `prompt_tokens` and `token_quota` are the first instance's word, once it has taken the stream.
+    `end` is how it was settled and billed, while its client is not there to be told.
     """
 
     wants: Generate
@@ -35,6 +39,11 @@ class Opening:
     prompt_tokens: int = 0
     instance: str = ""
     token_quota: int = 0
+    end: UpstreamDone | UpstreamFailed | None = None
+
+    def settled(self, end: UpstreamDone | UpstreamFailed | None, usage: Usage) -> None:
+        """It has ended, at this price."""
+        self.end = None if end is None else replace(end, usage=usage)
 
     def write(self) -> bytes:
         """Its JSON (`instance` stands beside it in the store)."""
@@ -48,6 +57,7 @@ class Opening:
                 "model": self.model,
                 "prompt_tokens": self.prompt_tokens,
                 "token_quota": self.token_quota,
+                "end": _write_end(self.end),
             },
             separators=(",", ":"),
         ).encode()
@@ -68,7 +78,39 @@ class Opening:
             fields["prompt_tokens"],
             instance,
             fields["token_quota"],
+            _read_end(fields.get("end")),
         )
+
+
+def _write_end(end: UpstreamDone | UpstreamFailed | None) -> dict[str, Any] | None:
+    match end:
+        case UpstreamDone(reason, usage):
+            return {"reason": reason, "usage": asdict(usage)}
+        case UpstreamFailed(error, usage):
+            return {
+                "code": error.code.value,
+                "message": error.message,
+                "field": error.field,
+                "retry_after_ms": error.retry_after_ms,
+                "usage": asdict(usage or Usage()),
+            }
+        case None:
+            return None
+
+
+def _read_end(fields: dict[str, Any] | None) -> UpstreamDone | UpstreamFailed | None:
+    if fields is None:
+        return None
+    usage = Usage(**fields["usage"])
+    if "reason" in fields:
+        return UpstreamDone(fields["reason"], usage, Timing())
+    error = SeedanceError(
+        ErrorCode(fields["code"]),
+        fields["message"],
+        field=fields["field"],
+        retry_after_ms=fields["retry_after_ms"],
+    )
+    return UpstreamFailed(error, usage)
 
 
 class Journal:
@@ -83,7 +125,7 @@ class Journal:
         self._identity = identity
         self._machine = machine
         self._openings = openings
-        self._touched: set[str] = set()
+        self._touched: dict[str, None] = {}
         self._opened: set[str] = set()
         self._tokens_written: dict[str, int] = {}
         self._logged_seq = 0
@@ -93,7 +135,7 @@ class Journal:
 
     def touch(self, stream: str, *, opening: bool = False) -> None:
         """Something about a stream is new; `opening`: its opening is, too."""
-        self._touched.add(stream)
+        self._touched[stream] = None
         if opening:
             self._opened.add(stream)
 

@@ -189,7 +189,7 @@ class SessionOwner:
                 generation.cancel()
             case Finished(stream):
                 generation.finish(effect)
-                self.journal.touch(stream)
+                self.journal.touch(stream, opening=True)
 
     def _over(self) -> None:
         self._registry.forget(self)
@@ -265,11 +265,18 @@ class SessionOwner:
 
     def fenced(self) -> None:
         """A newer owner has the session: let go of everything without touching it (§4.6)."""
+        self._let_go(CloseCode.TAKEN_OVER, "the session is owned by another gateway")
+
+    def failed(self) -> None:
+        """A fault of ours: let go, so that the client resumes from what the store has."""
+        self._let_go(CloseCode.INTERNAL_ERROR, "the session failed on this gateway")
+
+    def _let_go(self, code: CloseCode, reason: str) -> None:
         self._registry.forget(self)
         self.abandon()
         carrier, self.carrier = self.carrier, None
         if carrier is not None:
-            carrier.close(CloseCode.TAKEN_OVER, "the session is owned by another gateway")
+            carrier.close(code, reason)
 
     def abandon(self) -> None:
         """Stop listening to the instances; they go on until their credit is used up."""

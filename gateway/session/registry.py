@@ -88,13 +88,13 @@ class SessionRegistry:
 
     def _own(self, owner: SessionOwner) -> SessionOwner:
         self._owners[owner.identity.session] = owner
-        self.checkpointer.owners.add(owner)
+        self.checkpointer.owners[owner] = None
         return owner
 
     def forget(self, owner: SessionOwner) -> None:
         """The session is over, or somebody else's."""
         self.timers.disarm(owner)
-        self.checkpointer.owners.discard(owner)
+        self.checkpointer.owners.pop(owner, None)
         if self._owners.get(owner.identity.session) is owner:
             del self._owners[owner.identity.session]
 

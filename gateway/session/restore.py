@@ -47,5 +47,6 @@ def _stream(stored: StoredStream, opening: Opening, *, told_accepted: bool) -> S
     stream = StreamMachine(opening.wants, opening.fingerprint)
     text = TextBuffer(stored.token_ids, stored.framed_bytes, stored.framed_tokens)
     # A client drops a second `accepted` silently (§4.5): tell it unless it surely was told.
-    stream.restore(text, told_accepted=told_accepted or stored.framed_bytes > 0)
+    told_accepted = told_accepted or stored.framed_bytes > 0
+    stream.restore(text, told_accepted=told_accepted, end=opening.end)
     return stream

@@ -31,6 +31,7 @@ from gateway.store.base import (
     StoreUnavailableError,
     UsageEvent,
 )
+from gateway.store.belief import SETTLE_S, StoreBelief
 from gateway.store.codec import SCRIPTS, Argument, commit_arguments, read_claimed, session_key
 from mesh.clock import Clock
 from mesh.store import COMMAND_TIMEOUT_S, USAGE_PAYLOAD_FIELD, USAGE_STREAM, open_store
@@ -39,9 +40,6 @@ __all__ = ["RedisStore"]
 
 _log = logging.getLogger("gateway.store")
 
-# A store that is back holds what it held when it went; owners write their sessions anew within
-# this time, and until then nothing that it says about sessions is believed (§4.8).
-SETTLE_S = 5.0
 # Most sessions in one exchange. When the store is back everything live is written at once, and what
 # cannot be written within a command's time limit would never be.
 COMMIT_SESSIONS_MAX = 256
@@ -85,12 +83,8 @@ class RedisStore:
         self, url: str, clock: Clock, resume_ttl_s: float, settle_s: float = SETTLE_S
     ) -> None:
         self._redis = open_store(url, command_timeout_s=None)  # `_exchange` has a limit
-        self._clock = clock
+        self._belief = StoreBelief(clock, settle_s)
         self._resume_ttl_s = resume_ttl_s
-        self._settle_s = settle_s
-        self._away = False
-        self._mark = ""
-        self._believed_from = clock.monotonic()
 
     async def commit(self, writes: Sequence[SessionWrite]) -> CommitResult:
         """Write all, in one round trip for each `COMMIT_SESSIONS_MAX`; see the base."""
@@ -166,10 +160,8 @@ class RedisStore:
         made, mark = await self._run(
             [("SET", _GENERATION_KEY, secrets.token_hex(8), "NX"), ("GET", _GENERATION_KEY)]
         )
-        if made or (self._mark and self._mark != mark.decode()):
-            self._distrust()
-        self._mark = mark.decode()
-        return self._mark
+        self._belief.marked(mark.decode(), fresh=bool(made))
+        return str(mark.decode())
 
     async def close(self) -> None:
         """Give back connections."""
@@ -218,21 +210,14 @@ class RedisStore:
 
     async def _settled(self) -> None:
         """Raise while the store is away, or back too recently to be believed."""
-        if self._away:
+        if self._belief.away:
             await self._run([("PING",)])
-        self._believe()
-
-    def _believe(self) -> None:
-        if self._clock.monotonic() < self._believed_from:
-            raise StoreUnavailableError("the store is back for too short a time")
-
-    def _distrust(self) -> None:
-        self._believed_from = self._clock.monotonic() + self._settle_s
+        self._belief.check()
 
     async def _sure_it_is_gone(self) -> None:
         """Raise when what the store does not have may have been lost with everything else."""
         await self.generation_mark()
-        self._believe()
+        self._belief.check()
 
     async def _run(self, commands: Sequence[Command]) -> list[Reply]:
         """Send all commands in one write and read their replies.
@@ -252,9 +237,11 @@ class RedisStore:
                 if isinstance(reply, ResponseError):
                     raise reply
         except (RedisError, OSError) as error:
-            self._mark_away(error)
+            if self._belief.failed():
+                _log.warning("the store is away: %s", type(error).__name__)
             raise StoreUnavailableError(type(error).__name__) from error
-        self._mark_back()
+        if self._belief.answered():
+            _log.warning("the store is back")
         return replies
 
     async def _exchange(self, commands: Sequence[Command]) -> list[Reply]:
@@ -272,17 +259,6 @@ class RedisStore:
                 raise
             finally:
                 await pool.release(connection)
-
-    def _mark_away(self, error: Exception) -> None:
-        if not self._away:
-            _log.warning("the store is away: %s", type(error).__name__)
-        self._away = True
-
-    def _mark_back(self) -> None:
-        if self._away:
-            _log.warning("the store is back")
-            self._away = False
-            self._distrust()
 
 
 async def _read(connection: AbstractConnection) -> Reply:

@@ -118,7 +118,7 @@ class StreamHandle(Protocol):
         ...
 
     def abandon(self) -> None:
-        """Stop listening without a word to the instance (this owner was fenced)."""
+        """Stop listening (this owner was fenced): nothing that a newer owner has is touched."""
         ...
 
 

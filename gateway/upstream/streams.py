@@ -5,6 +5,7 @@ No gRPC here: frames go into an outbox that the call empties, responses are hand
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from enum import Enum
@@ -38,6 +39,9 @@ STREAM_ID_MAX = 2**32 - 1
 # open is refused, because the instance does not take what it has been sent.
 OUTBOX_FRAMES_MAX = 4096
 REQUEST_BYTES_MAX = 2 * 1024 * 1024
+# A newer owner attaches at once, or goes to another instance: as long as a generation without a call
+# keeps its blocks (§7).
+ORPHANED_S = 10.0
 
 
 class _State(Enum):
@@ -94,9 +98,10 @@ class Handle:
             self.forget()
 
     def abandon(self) -> None:
-        """Stop listening without a word to the instance."""
+        """Stop listening; who has the generation now goes on, and what nobody has ends later."""
         if self._state is not _State.FORGOTTEN:
             self.forget()
+            self._streams.let_go(self.stream_id)
 
     def end(self) -> None:
         """Nothing more comes; `release` may still be said."""
@@ -176,6 +181,18 @@ class CallStreams:
             ]
             self._credit.clear()
         return pb.StreamRequest(frames=frames) if frames else None
+
+    def let_go(self, stream_id: int) -> None:
+        """Nobody listens here any more: end the generation unless a newer owner has it by then.
+
+        The instance sees this call as its listener for as long as the call lives, and would hold its
+        blocks. Once another one has attached, what this stream says is not heard.
+        """
+        asyncio.get_running_loop().call_later(ORPHANED_S, self._end_orphan, stream_id)
+
+    def _end_orphan(self, stream_id: int) -> None:
+        self.send(pb.ClientFrame(stream_id=stream_id, cancel=pb.Cancel()))
+        self.send(pb.ClientFrame(stream_id=stream_id, release=pb.Release()))
 
     def drop(self, handle: Handle) -> None:
         """The stream is not live any more."""

@@ -21,17 +21,16 @@ class BlockPool:
 
     A block may be held by several tables at once (a shared prefix); when the last one lets go it is
     free again. A *named* block, one whose contents somebody may ask for again, is then kept as it
-    is until no other block is free; before it is handed out `on_overwrite` is told. Never-used
-    numbers are counted, not listed, so that a pool of a million blocks costs nothing until it is
-    used.
+    is until no other block is free; before it is handed out `on_overwrite` is told. `window` is how
+    many tokens a token reads, itself included; None: all before it. Never-used numbers are counted,
+    not listed, so that a pool of a million blocks costs nothing until it is used.
     """
 
-    def __init__(
-        self, total: int, block_size: int, on_overwrite: Callable[[int], None] = _nothing
-    ) -> None:
+    def __init__(self, total: int, block_size: int, *, window: int | None = None) -> None:
         self.total = total
         self.block_size = block_size
-        self.on_overwrite = on_overwrite
+        self.window = window
+        self.on_overwrite: Callable[[int], None] = _nothing
         self._returned: list[int] = []
         self._next_unused = 0
         self._references: dict[int, int] = {}
@@ -51,6 +50,12 @@ class BlockPool:
     def blocks_for(self, tokens: int) -> int:
         """Blocks that so many tokens fill."""
         return -(-tokens // self.block_size)
+
+    def out_of_window(self, computed: int) -> int:
+        """Blocks at the head of a table that nobody reads again once so many tokens are computed."""
+        if self.window is None:
+            return 0
+        return max(computed + 1 - self.window, 0) // self.block_size
 
     def allocate(self, count: int) -> list[int] | None:
         """So many blocks with one reference each, or None (and nothing changes) when too few are free."""

@@ -50,7 +50,8 @@ class Engine:
     ) -> None:
         info = runner.info
         self.runner = runner
-        self.scheduler = Scheduler(BlockPool(info.total_blocks, info.block_size), limits)
+        pool = BlockPool(info.total_blocks, info.block_size, window=info.sliding_window)
+        self.scheduler = Scheduler(pool, limits, info.cold_blocks)
         self.load = Load(free_blocks=info.total_blocks, total_blocks=info.total_blocks)
         self.stages = StageClock()
         self.wait_s = 0.0

@@ -22,7 +22,8 @@ class EngineLimits:
     says nothing). Without a call a generation keeps its
     blocks for `attach_ttl_s` and its transcript for `transcript_ttl_s` (contract §7); of ended
     generations at most `transcripts_max` are remembered. With `prefix_cache`, KV blocks that nobody
-    holds are kept for requests that begin alike.
+    holds are kept for requests of the tenant that begin alike; of all tenants as far as they begin
+    like `public_prefix`, token ids that the operator has declared no secret.
     """
 
     batch_max: int = 64
@@ -38,6 +39,7 @@ class EngineLimits:
     transcript_ttl_s: float = 180.0
     transcripts_max: int = 4096
     prefix_cache: bool = True
+    public_prefix: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if not 1 <= self.batch_max <= self.step_tokens_max:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from itertools import chain
 
 from inference.engine.batch import Batch
@@ -23,9 +24,9 @@ class Places:
     waiting room      batch             paused                parked
     """
 
-    def __init__(self, pool: BlockPool, limits: EngineLimits) -> None:
+    def __init__(self, pool: BlockPool, limits: EngineLimits, cold_blocks: int = 0) -> None:
         self.pool = pool
-        self.tables = BlockTables(pool, cached=limits.prefix_cache)
+        self.tables = BlockTables(pool, limits, cold_blocks)
         self.shares = FairShare(limits.tenant_weights)
         self.waiting_room = WaitingRoom()
         self.batch = Batch()
@@ -98,9 +99,19 @@ class Places:
         self.tables.vacate(sequence)
         sequence.move(SequenceState.ENDED)
 
-    def admit(self, sequence: Sequence) -> bool:
-        """Let one that waits run, if there is room for it."""
-        if not self._make_room_for(sequence):
+    def admit(self, sequence: Sequence, planned: Collection[int] = ()) -> bool:
+        """Let one that waits run, if there is room for it.
+
+        If somebody who is `planned` computes its beginning at this moment it waits: so the choices
+        of one prompt, or a burst of questions about one text, compute what they share once.
+        """
+        # Shared first, so that nobody takes the blocks while room is made for the rest.
+        self.tables.begin(sequence)
+        runners = self.batch.prefilling.values()
+        if any(s.id in planned and self.tables.awaits(sequence, s) for s in runners) or (
+            not self._make_room_for(sequence)
+        ):
+            self.tables.vacate(sequence)
             return False
         self.waiting_room.take(sequence)
         sequence.move(SequenceState.PREFILL)
@@ -145,15 +156,11 @@ class Places:
     def _make_room_for(self, sequence: Sequence) -> bool:
         """Whether all its known tokens fit, with a block to grow for each that runs already.
 
-        If so it has those of its blocks that are cached. Paused sequences lose their blocks to one
-        that can run, if that makes the difference.
+        Paused sequences lose their blocks to one that can run, if that makes the difference.
         """
-        # Shared first, so that nobody takes them while room is made for the rest.
-        self.tables.begin(sequence)
-        need = self.tables.missing(sequence, sequence.total) + len(self.batch)
-        paused = (s.block_table for s in self._paused.values())
+        need = self.tables.needed(sequence) + len(self.batch)
+        paused = (s.held for s in self._paused.values())
         if need > self.pool.free and need > self.pool.free + self.pool.freed_by(paused):
-            self.tables.vacate(sequence)
             return False
         while need > self.pool.free:
             loser = victim(None, self._paused.values())

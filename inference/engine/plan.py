@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from seedance.protocol.request import Sampling
 
-__all__ = ["PlanRow", "Sampled", "SampledLogprob", "StepPlan"]
+__all__ = ["BlockCopy", "PlanRow", "Sampled", "SampledLogprob", "StepPlan"]
 
 
 # Rows and choices are made once per token; a frozen dataclass would cost three times as much.
@@ -16,7 +16,8 @@ class PlanRow:
 
         positions   0 ......... start ............. start+len(token_ids)
                     in KV blocks | computed now     |
-        block_table covers ceil((start + len(token_ids)) / block_size) blocks from position 0
+        block_table covers ceil((start + len(token_ids)) / block_size) blocks from position 0;
+                    those that left a sliding window are 0 there, and not to be read
 
     `sample`: the logits of the last position choose the next token (false for a prefill chunk that
     does not reach the prompt's end). `answer_position` is the index in the answer of the token
@@ -43,10 +44,24 @@ class PlanRow:
 
 
 @dataclass(frozen=True, slots=True)
+class BlockCopy:
+    """One block's keys and values on their way into a slot of the CPU tier (`save`), or back."""
+
+    block: int
+    slot: int
+    save: bool
+
+
+@dataclass(frozen=True, slots=True)
 class StepPlan:
-    """The rows of one step: decodes first, then prefill chunks."""
+    """The rows of one step: decodes first, then prefill chunks.
+
+    `copies` come before all rows, in their order: a block is saved before somebody overwrites it
+    and loaded before somebody reads it. They are to be made whatever becomes of the rows.
+    """
 
     rows: list[PlanRow]
+    copies: list[BlockCopy] = field(default_factory=list)
 
     @property
     def token_count(self) -> int:

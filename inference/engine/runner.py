@@ -17,6 +17,9 @@ class ModelInfo:
     """What is served.
 
     `context_length`: longest prompt and answer together. `aliases`: other names it answers to.
+    `sliding_window`: every layer of a token at position p reads the keys and values of positions
+    p - sliding_window + 1 to p alone; None when some layer reads all. `cold_blocks`: blocks for
+    which the runner has room in its CPU tier.
     """
 
     name: str
@@ -26,6 +29,8 @@ class ModelInfo:
     eos_token_ids: frozenset[int]
     block_size: int
     total_blocks: int
+    sliding_window: int | None = None
+    cold_blocks: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +73,8 @@ class Runner(Protocol):
     def run(self, plan: StepPlan) -> list[Sampled]:
         """Compute one step; one `Sampled` for each row with `sample`, in the rows' order.
 
-        A row's result must not depend on the other rows of the step.
+        A row's result must not depend on the other rows of the step. The plan's copies are made
+        first, in their order, and have been made also when the step then fails.
         """
         ...
 

@@ -55,8 +55,8 @@ class _Draft:
 class Scheduler:
     """Plans steps over the sequences in their `places`, and learns what they cost."""
 
-    def __init__(self, pool: BlockPool, limits: EngineLimits) -> None:
-        self.places = Places(pool, limits)
+    def __init__(self, pool: BlockPool, limits: EngineLimits, cold_blocks: int = 0) -> None:
+        self.places = Places(pool, limits, cold_blocks)
         self.cost = StepCost()
         self._limits = limits
         self._step = 0
@@ -83,7 +83,9 @@ class Scheduler:
             stage(draft)
         decodes = len(draft.decodes)
         self._shape = (decodes, budget - draft.budget - decodes)
-        return StepPlan(draft.decodes + draft.chunks)
+        rows = draft.decodes + draft.chunks
+        # Without rows nobody reads or overwrites a block: the copies wait for a plan that has some.
+        return StepPlan(rows, self.places.tables.tier.take_copies() if rows else [])
 
     def took(self, seconds: float) -> None:
         """The step that was planned last took so long: later chunks are cut by it."""
@@ -148,7 +150,7 @@ class Scheduler:
             and len(places.batch) < places.batch.bound(self._limits.batch_max)
             and (sequence := places.waiting_room.next()) is not None
             # Who is next is not overtaken by who is smaller.
-            and places.admit(sequence)
+            and places.admit(sequence, draft.planned)
         ):
             self._chunk(sequence, draft)
 

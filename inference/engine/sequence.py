@@ -79,7 +79,8 @@ class Sequence:
     the engine's clock; `vocab_size` is set when the request brings its own vocabulary (scripts).
     `deadline` is soft, in the same seconds; `account` is its tenant's, given by the scheduler;
     `preemptions` counts how often it lost its blocks while it ran. `batch_bound`: the batch grows no larger while it runs. `salt` says with whom cached blocks may be shared; `cached_tokens` is how much of the prompt was
-    found in them when it first ran, `digests` are the names of its full blocks.
+    found in them when it first ran, `digests` are the names of its full blocks. The first `dropped`
+    entries of its table have left the model's window: nobody holds them for it, and they are 0.
     """
 
     id: int
@@ -99,6 +100,7 @@ class Sequence:
     pace: Pace = field(default_factory=Pace)
     computed: int = 0
     block_table: list[int] = field(default_factory=list)
+    dropped: int = 0
     account: Account = field(default_factory=Account)
     last_step: int = 0
     preemptions: int = 0
@@ -125,6 +127,11 @@ class Sequence:
     def remaining(self) -> int:
         """Tokens known but not computed."""
         return self.total - self.computed
+
+    @property
+    def held(self) -> list[int]:
+        """The blocks of its table that it holds."""
+        return self.block_table[self.dropped :]
 
     def tokens(self, start: int, end: int) -> list[int]:
         """The ids at positions `start` to `end`, all of them known."""

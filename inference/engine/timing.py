@@ -42,7 +42,7 @@ class Marks:
             preprocess_ms=(self.prepared - self.prepare_start) * 1e3,
             prefill_ms=(prefilled - first_step) * 1e3,
             first_decode_ms=(first_token - prefilled) * 1e3,
-            # Nothing is restored from elsewhere: the prefix cache is in place or not at all.
+            # Nothing comes from another machine; what comes from the CPU tier is part of the step.
             cache_sync_ms=0.0,
             egress_ms=(first_sent - first_token) * 1e3,
             ttft_ms=(first_sent - self.arrival) * 1e3,

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from inference.engine.plan import BlockCopy
 from inference.model.config import ModelConfig
 
 __all__ = ["KvCache", "blocks_that_fit", "kv_dtype"]
@@ -20,9 +21,9 @@ def kv_dtype(name: str, compute: torch.dtype) -> torch.dtype:
 
 
 def blocks_that_fit(config: ModelConfig, block_size: int, dtype: torch.dtype, gib: float) -> int:
-    """How many blocks `gib` GiB hold; at least one sequence of one block."""
+    """How many blocks `gib` GiB hold: at least one, unless it is 0."""
     block_bytes = config.layer_count * block_size * config.kv_token_size * dtype.itemsize
-    return max(1, int(gib * GIB) // block_bytes)
+    return max(1, int(gib * GIB) // block_bytes) if gib else 0
 
 
 class KvCache:
@@ -33,6 +34,9 @@ class KvCache:
 
     A token's keys and values are neighbours, so that a step writes a layer with one copy and
     reads a block as one piece. Which block belongs to whom is the engine's business.
+
+    `cold_blocks` more have room in the CPU tier, [cold_blocks, layers, …]: in pinned memory where a
+    GPU computes, so that a copy is one transfer that the device orders among its other work.
     """
 
     def __init__(
@@ -42,6 +46,7 @@ class KvCache:
         block_size: int,
         dtype: torch.dtype,
         device: torch.device,
+        cold_blocks: int = 0,
     ) -> None:
         self.blocks = blocks
         self.block_size = block_size
@@ -49,6 +54,15 @@ class KvCache:
         shape = (config.layer_count, blocks * block_size, config.kv_token_size)
         self._slots = _zeros(shape, dtype, device)
         self._blocks = self._slots.view(config.layer_count, blocks, -1)
+        cold = (cold_blocks, config.layer_count, self._blocks.shape[-1])
+        self._cold = torch.empty(cold, dtype=dtype, pin_memory=device.type == "cuda")
+
+    def copy(self, copies: list[BlockCopy]) -> None:
+        """Move blocks to the CPU tier and back, in order; on a GPU in the order of its stream."""
+        for copy in copies:
+            here, cold = self._blocks[:, copy.block], self._cold[copy.slot]
+            source, target = (here, cold) if copy.save else (cold, here)
+            target.copy_(source, non_blocking=True)
 
     def write(self, layer: int, slots: Tensor, rows: Tensor) -> None:
         """Keep `rows` [tokens, 2 * kv_heads * head_dim] at `slots` [tokens]."""

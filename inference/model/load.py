@@ -31,6 +31,10 @@ KV_DTYPES = ("auto", "fp32", "bf16", "fp16")
 QUANTIZATIONS = ("auto", "none", "int8", "int4")
 
 
+def _nobody_hears(_share: float) -> None:
+    """Progress that is not asked for."""
+
+
 def load_model(
     path: Path,
     *,
@@ -40,27 +44,26 @@ def load_model(
     block_size: int = 64,
     kv_blocks: int | None = None,
     kv_cache_gib: float = 1.0,
+    kv_offload_gib: float = 0.0,
     dtype: str = "auto",
     kv_cache_dtype: str = "auto",
     quantize: str = "auto",
     threads: int = 0,
     cpu_backend: str = "auto",
     native_library: Path | None = None,
-    progress: Callable[[float], None] | None = None,
+    progress: Callable[[float], None] = _nobody_hears,
 ) -> tuple[Runner, HfPreparer]:
     """Load a Hugging Face folder or a GGUF file.
 
     `context_length` may only shorten what the model was trained for. `kv_blocks` wins over
-    `kv_cache_gib` (GiB for keys and values). `dtype`: `fp32` is the reference; `bf16` halves the
-    memory and the time; `auto` is bf16 where the processor multiplies it natively, else fp32.
-    `kv_cache_dtype` is how keys and values are kept; they are computed with in `dtype`.
-    `quantize`: `int8` and `int4` make the matrices smaller that have more bits; `none` computes
-    with what the file has; `auto` is what the backend needs, int8 for the native step and none else.
-    `threads` 0: see `default_threads` and `native_threads`. `cpu_backend`: see
-    `inference.model.backend`; `native_library` is one built ahead. `progress` hears the share loaded, 0 to 1.
+    `kv_cache_gib` (GiB for keys and values); `kv_offload_gib` is for the CPU tier. `dtype`: `auto`
+    is bf16 where the processor multiplies it natively, else fp32, the reference. `kv_cache_dtype` is
+    how keys and values are kept; they are computed with in `dtype`. `quantize`: `int8` and `int4`
+    make the matrices smaller that have more bits; `none` computes with what the file has; `auto` is
+    what the backend needs, int8 for the native step and none else. `threads` 0: `default_threads`,
+    `native_threads`. `native_library` is one built ahead. `progress` hears the share loaded, 0 to 1.
 
-    Raises `ModelLoadError`, one line with what to do, when the path is missing, a file is damaged
-    or half-downloaded, the architecture is unknown, or an option is outside its range.
+    Raises `ModelLoadError`, one line with what to do, for what cannot be used.
     """
     _check_options(block_size, dtype, kv_cache_dtype, quantize)
     source, text = _open(path)
@@ -78,16 +81,19 @@ def load_model(
         eos_token_ids=config.eos_token_ids | text.eos_token_ids,
         block_size=block_size,
         total_blocks=kv_blocks or blocks_that_fit(config, block_size, kept, kv_cache_gib),
+        sliding_window=config.sliding_window,
+        cold_blocks=blocks_that_fit(config, block_size, kept, kv_offload_gib),
     )
-    hear = progress or _nobody_hears
     preparer = HfPreparer(text.tokenizer, text.template, config.vocab_size)
     if library is not None:
         torch.set_num_threads(1)  # it only samples
         bits, threads = (4 if quantize == "int4" else 8), threads or native_threads()
-        return load_native(library, source, info, threads, hear, layer_bits=bits), preparer
+        return load_native(library, source, info, threads, progress, layer_bits=bits), preparer
     torch.set_num_threads(threads or default_threads())
-    cache = KvCache(config, info.total_blocks, block_size, kept, device)
-    model = load_transformer(source, compute, device, hear, _torch_quantization(quantize, device))
+    cache = KvCache(config, info.total_blocks, block_size, kept, device, info.cold_blocks)
+    model = load_transformer(
+        source, compute, device, progress, _torch_quantization(quantize, device)
+    )
     return TorchRunner(info, model, cache), preparer
 
 
@@ -101,10 +107,6 @@ def _torch_quantization(quantize: str, device: torch.device) -> str:
     if device.type != "cpu":
         raise ModelLoadError(f"{quantize} is computed on CPUs alone; use --quantize none")
     return quantize
-
-
-def _nobody_hears(_share: float) -> None:
-    """Progress that is not asked for."""
 
 
 def _check_options(block_size: int, dtype: str, kv_cache_dtype: str, quantize: str) -> None:

@@ -70,6 +70,7 @@ class TorchRunner:
         A row's result is the same, bit for bit, alone and among others, and however its prompt is
         cut into chunks (on a CPU; see `inference.model.attention`).
         """
+        self._cache.copy(plan.copies)
         if not plan.rows:
             return []
         batch = build_batch(

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from inference.engine.plan import BlockCopy
 from inference.native.build import CACHE, BuildError, build, find_compiler
 from inference.native.weights import Levels
 
@@ -106,6 +107,7 @@ class Library:
         self._declare("set_window", integer, pointer, integer, integer)
         self._declare("set_frequencies", integer, pointer, pointer)
         self._declare("step", integer, pointer, pointer)
+        self._declare("copy_block", None, pointer, integer, pointer, integer)
 
     def _declare(self, name: str, result: Any, *arguments: Any) -> None:
         function = self.function(name)
@@ -133,7 +135,9 @@ class NativeModel:
     Raises `MemoryError` when the machine has not enough memory (here and in every method).
     """
 
-    def __init__(self, library: Library, shape: ModelShape, path: str, threads: int) -> None:
+    def __init__(
+        self, library: Library, shape: ModelShape, path: str, threads: int, cold_blocks: int = 0
+    ) -> None:
         self.shape = shape
         self.path = path
         self.threads = threads
@@ -141,6 +145,9 @@ class NativeModel:
         self._model = self._function("create")(ctypes.byref(shape), path.encode(), threads)
         if not self._model:
             raise MemoryError(f"no memory or threads for the model on {path}")
+        # A block's pages are neighbours: two bf16 numbers, a key's and a value's, in each word.
+        words = shape.layers * shape.kv_heads * shape.block_size * shape.head_dim
+        self._cold = np.empty((cold_blocks, words), np.uint32)
 
     def set_matrix(self, slot: Slot, layer: int, levels: Levels, bias: Floats | None) -> None:
         """Pack a matrix; `layer` is 0 for those that stand outside the layers."""
@@ -169,6 +176,12 @@ class NativeModel:
     def set_frequencies(self, values: Floats) -> None:
         """Set the radians per position of each rotated pair [head_dim / 2]."""
         self._call("set_frequencies", _address(values))
+
+    def copy(self, copies: list[BlockCopy]) -> None:
+        """Move blocks to the CPU tier and back, in order."""
+        for copy in copies:
+            cold = _address(self._cold[copy.slot])
+            self._function("copy_block")(self._model, copy.block, cold, int(copy.save))
 
     def step(
         self,

@@ -65,6 +65,7 @@ class NativeRunner:
 
     def run(self, plan: StepPlan) -> list[Sampled]:
         """Compute one step; a row's result is the same, bit for bit, alone and among others."""
+        self._model.copy(plan.copies)
         samplers = [row for row in plan.rows if row.sample]
         logits, greedy = self.forward(plan)
         drawn = [i for i, row in enumerate(samplers) if not _plainly_greedy(row)]
@@ -155,7 +156,8 @@ def load_native(
     at most `layer_bits` bits a weight; embedding and head keep 8, to which they are sensitive. Ask `why_unsupported`
     first. Raises `ModelLoadError` for a missing or damaged tensor, `MemoryError` for want of memory.
     """
-    model = NativeModel(library, _shape(source.config, info), path or library.fastest_path, threads)
+    shape = _shape(source.config, info)
+    model = NativeModel(library, shape, path or library.fastest_path, threads, info.cold_blocks)
     _fill(model, source, progress, layer_bits)
     return NativeRunner(info, model)
 

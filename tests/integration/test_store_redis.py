@@ -10,7 +10,8 @@ import pytest
 import redis
 
 from gateway.store.base import SessionWrite, StoreUnavailableError, StreamWrite, UsageEvent
-from gateway.store.redis import SETTLE_S, RedisStore
+from gateway.store.belief import SETTLE_S
+from gateway.store.redis import RedisStore
 from tests.support.clock import FakeClock
 from tests.support.store_under_test import RESUME_TTL_S
 from tests.support.valkey import TestStore, running_valkey

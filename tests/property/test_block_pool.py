@@ -18,7 +18,8 @@ class PoolMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.pool = BlockPool(TOTAL, 16, self.overwritten)
+        self.pool = BlockPool(TOTAL, 16)
+        self.pool.on_overwrite = self.overwritten
         self.held: list[list[int]] = []
         self.named: set[int] = set()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import ClassVar
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -14,10 +15,18 @@ from seedance.protocol.request import GenerateRequest, Sampling
 from tests.support.engine_driver import EngineDriver
 from tests.support.fake_runner import FakeRunner, fake_info
 
-__all__ = ["EngineMachine"]
+__all__ = ["MACHINES", "EngineMachine", "TieredMachine", "WindowMachine"]
 
 BLOCKS, BLOCK_SIZE, CONTEXT = 9, 4, 32
-LIMITS = EngineLimits(batch_max=3, step_tokens_max=10, prefill_chunk_busy_max=5, queue_max=50)
+LIMITS = EngineLimits(
+    batch_max=3,
+    step_tokens_max=10,
+    prefill_chunk_busy_max=5,
+    queue_max=50,
+    public_prefix=tuple(range(6)),
+)
+# Nobody waits for more turns than this when nobody new comes: each of ten classes may be lost once.
+ROUNDS_MAX = 12
 
 
 def _prepared(prompt: tuple[int, ...], dt_ms: float = 0.0) -> Prepared:
@@ -35,8 +44,8 @@ def _request(max_tokens: int, priority: int = 5, deadline_ms: int = 0) -> Genera
 
 
 @functools.cache
-def _solo(prompt: tuple[int, ...], max_tokens: int) -> tuple[list[int], bytes]:
-    driver = EngineDriver(FakeRunner(fake_info()))
+def _solo(prompt: tuple[int, ...], max_tokens: int, window: int | None) -> tuple[list[int], bytes]:
+    driver = EngineDriver(FakeRunner(fake_info(sliding_window=window)))
     heard = driver.open(1, _prepared(prompt), _request(max_tokens))
     driver.run()
     return heard.ids, bytes(heard.text)
@@ -45,10 +54,19 @@ def _solo(prompt: tuple[int, ...], max_tokens: int) -> tuple[list[int], bytes]:
 class EngineMachine(RuleBasedStateMachine):
     """Opens, credits, cancels, breaks and attaches at random between steps of a tiny engine."""
 
+    window: ClassVar[int | None] = None
+    cold_blocks: ClassVar[int] = 0
+
     def __init__(self) -> None:
         super().__init__()
         self.runner = FakeRunner(
-            fake_info(total_blocks=BLOCKS, block_size=BLOCK_SIZE, context_length=CONTEXT)
+            fake_info(
+                total_blocks=BLOCKS,
+                block_size=BLOCK_SIZE,
+                context_length=CONTEXT,
+                sliding_window=self.window,
+                cold_blocks=self.cold_blocks,
+            )
         )
         self.driver = EngineDriver(self.runner, LIMITS)
         self.asked: dict[str, tuple[tuple[int, ...], int]] = {}
@@ -164,7 +182,7 @@ class EngineMachine(RuleBasedStateMachine):
     def what_was_heard_is_the_solo_text(self) -> None:
         """Ids and text are a run of the solo run's, at the index and offset that were told."""
         for name, calls in self.calls.items():
-            ids, text = _solo(*self.asked[name])
+            ids, text = _solo(*self.asked[name], self.window)
             for call in calls:
                 heard = self.driver.heard(1, call)
                 index, offset = heard.first_index or 0, heard.first_offset or 0
@@ -178,13 +196,32 @@ class EngineMachine(RuleBasedStateMachine):
             call = calls[-1]
             self.driver.credit(1, 1000, call=call)
             self.credits[name, call] = None
+        steps = self.driver.steps
         self.driver.run()
+        work = sum(len(prompt) + answer for prompt, answer in self.asked.values())
+        assert self.driver.steps - steps <= ROUNDS_MAX * work + len(self.asked) + 2
         for name, calls in self.calls.items():
             heard = self.driver.heard(1, calls[-1])
             assert isinstance(heard.end, Done)
-            ids, text = _solo(*self.asked[name])
+            ids, text = _solo(*self.asked[name], self.window)
             if name not in self.cancelled:
                 assert heard.ids == ids[heard.accepted[-1].from_token :]
                 offset = len(text) if heard.first_offset is None else heard.first_offset
                 assert heard.text == text[offset:]
         self.driver.check_idle()
+
+
+class WindowMachine(EngineMachine):
+    """The same in a model whose tokens read six others: blocks leave while their sequence runs."""
+
+    window = 7
+    cold_blocks = 3
+
+
+class TieredMachine(EngineMachine):
+    """The same with a CPU tier that is smaller than what is overwritten."""
+
+    cold_blocks = 5
+
+
+MACHINES = (EngineMachine, WindowMachine, TieredMachine)

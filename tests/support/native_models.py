@@ -20,9 +20,11 @@ from inference.native.weights import WIDE
 from seedance.protocol.request import Sampling
 
 __all__ = [
+    "BLOCKS_OF_256_SIZES",
     "BLOCK_SIZE",
     "LLAMA_SIZES",
     "MISTRAL_SIZES",
+    "MULTIQUERY_SIZES",
     "QWEN2_SIZES",
     "QWEN3_SIZES",
     "WIDE_SIZES",
@@ -44,6 +46,18 @@ QWEN2_SIZES = {
     "head_dim": 16,
     "num_attention_heads": 14,
     "num_key_value_heads": 2,
+}
+MULTIQUERY_SIZES = {
+    "hidden_size": 96,
+    "head_dim": 16,
+    "num_attention_heads": 10,
+    "num_key_value_heads": 1,
+}
+BLOCKS_OF_256_SIZES = {
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "head_dim": 64,
+    "num_attention_heads": 4,
 }
 MISTRAL_SIZES = {"hidden_size": 96, "head_dim": 16}
 QWEN3_SIZES = {"hidden_size": 64, "head_dim": 16}

@@ -81,4 +81,9 @@ SEEDANCE_EXPORT int seedance_step(void* model, const StepInput* input) {
     return guarded([&] { static_cast<Model*>(model)->step(*input); });
 }
 
+// Copies a block's keys and values out to `words` [PageShape::block_words], or back in.
+SEEDANCE_EXPORT void seedance_copy_block(void* model, int block, uint32_t* words, int out) {
+    static_cast<Model*>(model)->copy_block(block, words, out != 0);
+}
+
 }  // extern "C"

@@ -94,4 +94,11 @@ void Model::set_frequencies(const float* values) {
     frequencies_ = copy;
 }
 
+void Model::copy_block(int block, uint32_t* words, bool out) {
+    const size_t count = shape_.pages().block_words();
+    uint32_t* page = pages_ + shape_.pages().page(block, 0, 0);
+    if (out) std::copy(page, page + count, words);
+    else std::copy(words, words + count, page);
+}
+
 }  // namespace seedance

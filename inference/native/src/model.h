@@ -71,6 +71,8 @@ class Model {
 
     void step(const StepInput& input);
 
+    void copy_block(int block, uint32_t* words, bool out);
+
     const Kernels& kernels() const { return kernels_; }
 
   private:

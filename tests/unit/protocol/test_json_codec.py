@@ -318,6 +318,12 @@ def test_unknown_fields_are_ignored_whatever_they_hold() -> None:
     assert decode_client('{"type":"cancel","id":"a","id":"b"}') == Cancel("b")
 
 
+def test_a_caller_has_no_say_in_whose_cache_is_asked() -> None:
+    """CASES 80: a salt or a tenant of the caller's own making is a field like any unknown one."""
+    frame = decode_client('{"prompt":"x","cache_salt":"a","salt":"mesh/a","tenant":"a"}')
+    assert frame == Generate(id=None, request=GenerateRequest(prompt="x"), bare=True)
+
+
 def test_a_key_of_the_peers_making_is_not_echoed_at_length() -> None:
     """An answer that names a repeated key stays short, however long the key."""
     key = "k" * 100_000

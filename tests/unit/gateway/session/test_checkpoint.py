@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+import pytest
+
 from gateway.store.base import CommitResult, SessionWrite
 from gateway.store.memory import MemoryStore
 from tests.support.clock import FakeClock
@@ -46,3 +48,24 @@ async def test_commits_never_overtake_each_other() -> None:
     await asyncio.gather(first, last)
     world.close()
     assert store.most == 1
+
+
+async def test_a_sessions_fault_stays_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A session that cannot be written is let go with 1011; the others' commit goes on."""
+    world = World(lambda _: [b"x"] * 3)
+    broken, sound = WindowedClient(), WindowedClient()
+    for client in (broken, sound):
+        client.connect(world.gateways[0])
+        client.read()
+        await client.generate("s")
+    owner = next(
+        o for o in world.gateways[0].registry.owners if o.identity.session == broken.session
+    )
+    monkeypatch.setattr(owner.journal, "take", lambda *_, **__: 1 / 0)
+    await world.commit()
+    await world.step(6)
+    sound.read()
+    assert broken.socket.close_code == 1011
+    assert sound.ends["s"]["finish_reason"] == "stop"
+    assert owner not in world.gateways[0].registry.owners
+    world.close()

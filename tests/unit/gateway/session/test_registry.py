@@ -155,3 +155,31 @@ async def test_a_drained_gateway_hands_its_sessions_over(world: World) -> None:
     await finish(world, client)
     assert client.texts["s"] == TEXT
     assert world.cluster.computed == 20
+
+
+async def test_what_was_settled_without_its_client_is_only_told(world: World) -> None:
+    """A stream cancelled with its connection is billed; a new owner adds no text to it, nor tokens."""
+    client = WindowedClient()
+    client.connect(world.gateways[0])
+    client.read()
+    await client.generate("s", on_disconnect="cancel")
+    await world.commit()
+    await world.step(5)
+    # The instance is ahead of what the gateway has put into frames when the connection goes.
+    client.socket.full = True
+    client.connection._on_writable(False)
+    await world.step(3)
+    client.read()
+    client.cut()
+    await world.step(2)
+    await world.commit()
+    (bill,) = bills(world)
+    world.gateways[0].crash()
+    heard = bytes(client.texts["s"])
+    await client.resume(world.gateways[1])
+    await finish(world, client)
+    assert client.ends["s"]["finish_reason"] == "cancelled"
+    assert client.texts["s"] == heard
+    assert client.ends["s"]["usage"]["prompt_tokens"] == bill["prompt_tokens"] > 0
+    assert client.ends["s"]["usage"]["completion_tokens"] == bill["completion_tokens"] > 0
+    assert bills(world) == [bill]

@@ -11,6 +11,7 @@ from seedance.protocol.frames import Usage
 from seedance.protocol.request import GenerateRequest
 from seedance.v2 import inference_pb2 as pb
 from tests.support.recording_listener import RecordingListener
+from tests.support.waiting import wait_until
 
 
 class Woken:
@@ -215,8 +216,14 @@ def test_nothing_follows_an_end() -> None:
     assert _kinds(_sent(streams)) == ["release"]
 
 
-def test_abandon_says_nothing() -> None:
-    """A fenced owner stops listening without a word; tokens that still come are dropped."""
+async def test_abandon_says_nothing_until_a_newer_owner_has_attached(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A fenced owner stops listening without a word; what nobody took over by then is ended.
+
+    The call lives on, and the instance would keep the blocks of a generation that it believes heard.
+    """
+    monkeypatch.setattr("gateway.upstream.streams.ORPHANED_S", 0.01)
     streams = _streams()
     listener = RecordingListener()
     handle = streams.open(_open(), listener)
@@ -227,6 +234,10 @@ def test_abandon_says_nothing() -> None:
     streams.receive(pb.StreamResponse(tokens=_tokens((handle.stream_id, (1,), b"x"))))
     assert _sent(streams) == []
     assert listener.heard == []
+    sent: list[pb.ClientFrame] = []
+    await wait_until(lambda: sent.extend(_sent(streams)) or len(sent) == 2)
+    assert _kinds(sent) == ["cancel", "release"]
+    assert {frame.stream_id for frame in sent} == {handle.stream_id}
 
 
 def test_a_break_reaches_every_live_stream_once() -> None:
@@ -294,7 +305,7 @@ def _pressure(level: int, reason: str = "") -> pb.StreamResponse:
     return pb.StreamResponse(frames=[pb.ServerFrame(pressure=pressure)])
 
 
-def test_pressure_is_heard_by_every_stream_of_the_call() -> None:
+async def test_pressure_is_heard_by_every_stream_of_the_call() -> None:
     """At once by those that live, by a later one when it is accepted, by none that has ended."""
     streams = _streams()
     live, ended, late = RecordingListener(), RecordingListener(), RecordingListener()

@@ -47,10 +47,20 @@ def test_preemption_changes_no_text() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_thousand_aborts_at_random_phases(seed: int) -> None:
-    """CASES 29: queued, prefill, decode, finishing: one end each, no exception, no block lost."""
+    """CASES 29: queued, prefill, decode, finishing: one end each, no exception, no block lost.
+
+    Two of the models have a sliding window, two have a CPU tier.
+    """
     dice = random.Random(seed)
     limits = EngineLimits(batch_max=8, step_tokens_max=24, prefill_chunk_busy_max=8)
-    driver = _fake(limits, total_blocks=40, block_size=4, context_length=120)
+    driver = _fake(
+        limits,
+        total_blocks=40,
+        block_size=4,
+        context_length=120,
+        sliding_window=10 if seed % 2 else None,
+        cold_blocks=8 if seed > 1 else 0,
+    )
     streams: dict[int, int] = {}
     for stream in range(1, 251):
         driver.open(
@@ -168,4 +178,36 @@ def test_ten_thousand_short_requests_leave_nothing() -> None:
     heard = driver.play(1, [b"a"], call=20_000, generation="last")
     driver.run()
     assert heard.text == b"a"
+    driver.check_idle()
+
+
+@pytest.mark.parametrize("length", [96, 500, 2000])
+def test_choices_of_one_prompt_share_its_full_blocks(length: int) -> None:
+    """Eight asked at once: the prompt is computed once, and a tail of at most a block for each other."""
+    runner = FakeRunner(fake_info(block_size=64))
+    driver = EngineDriver(runner)
+    prompt = [i % 200 for i in range(length)]
+    for stream in range(8):
+        driver.open(stream, _prompt(*prompt), _request(2))
+    driver.run()
+    computed = sum(len(row.token_ids) for plan in runner.plans for row in plan.rows)
+    tail = length - (length - 1) // 64 * 64
+    assert computed == length + 7 * tail + 8
+    driver.check_idle()
+
+
+def test_whoever_waits_for_a_beginning_waits_no_longer_than_it_is_computed() -> None:
+    """The twin of a prompt that is preempted, paused or cancelled begins by itself."""
+    driver = _fake(EngineLimits(batch_max=4, step_tokens_max=32, prefill_chunk_busy_max=32))
+    prompt = [i % 200 for i in range(200)]
+    driver.open(1, _prompt(*prompt), _request(2), call=1)
+    twin = driver.open(2, _prompt(*prompt), _request(2), call=2)
+    for _ in range(2):
+        driver.step()
+    driver.hold(on=True, call=1)
+    driver.run()
+    assert len(twin.ids) == 2
+    driver.hold(on=False, call=1)
+    driver.run()
+    assert driver.heard(1).ids == twin.ids
     driver.check_idle()

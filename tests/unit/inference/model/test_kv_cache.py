@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from inference.engine.plan import BlockCopy
 from inference.model.kv_cache import GIB, KvCache, blocks_that_fit, kv_dtype
 from tests.unit.inference.model.test_attention import CPU, _config
 
@@ -51,8 +52,27 @@ def test_blocks_that_fit() -> None:
     count = blocks_that_fit(config, block, torch.float32, 0.01)
     assert count * size <= 0.01 * GIB < (count + 1) * size
     assert blocks_that_fit(config, block, torch.float32, 1e-9) == 1
+    assert blocks_that_fit(config, block, torch.float32, 0) == 0
 
 
 def test_auto_is_what_the_model_computes_in() -> None:
     """`auto` follows the model."""
     assert kv_dtype("auto", torch.bfloat16) == torch.bfloat16
+
+
+def test_blocks_go_to_the_cpu_tier_and_back_unchanged() -> None:
+    """Saved, overwritten, and loaded into another block: the same bits in every layer."""
+    config = _config()
+    cache = KvCache(config, 3, 16, torch.bfloat16, CPU, cold_blocks=2)
+    for layer in range(config.layer_count):
+        cache.write(layer, torch.arange(16), torch.randn(16, config.kv_token_size))
+    before = [cache.read(layer, torch.tensor([[0]]), torch.float32) for layer in (0, 1)]
+    cache.copy([BlockCopy(0, 1, save=True)])
+    for layer in range(config.layer_count):
+        cache.write(layer, torch.arange(16), torch.zeros(16, config.kv_token_size))
+    cache.copy([BlockCopy(0, 0, save=True), BlockCopy(2, 1, save=False)])
+    for layer, expected in enumerate(before):
+        found = cache.read(layer, torch.tensor([[2]]), torch.float32)
+        assert torch.equal(found[0], expected[0])
+        assert torch.equal(found[1], expected[1])
+    assert not cache.read(0, torch.tensor([[0]]), torch.float32)[0].any()

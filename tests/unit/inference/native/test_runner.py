@@ -23,8 +23,10 @@ from inference.native.runner import NativeRunner, why_unsupported
 from seedance.protocol.request import Sampling
 from tests.support.native_models import (
     BLOCK_SIZE,
+    BLOCKS_OF_256_SIZES,
     LLAMA_SIZES,
     MISTRAL_SIZES,
+    MULTIQUERY_SIZES,
     QWEN2_SIZES,
     QWEN3_SIZES,
     WIDE_SIZES,
@@ -46,6 +48,8 @@ CONFIGS = {
     "qwen2": QWEN2 | QWEN2_SIZES,
     "qwen3": QWEN3 | QWEN3_SIZES,
     "wide": LLAMA | WIDE_SIZES,
+    "multiquery": LLAMA | MULTIQUERY_SIZES,  # more heads than read a page together
+    "blocks": LLAMA | BLOCKS_OF_256_SIZES,
 }
 TOKENS = [int(token) for token in np.random.default_rng(5).integers(3, 280, 41)]
 TABLE = (7, 2, 9)  # pages in no order
@@ -63,14 +67,14 @@ def _nearness(one: np.ndarray, other: np.ndarray) -> float:
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], WeightSource]:
-    """A model by its name in `CONFIGS`; with `-q4`, its GGUF file in Q4_1."""
+    """A model by its name in `CONFIGS`; its GGUF file where a quantization is named behind."""
 
     @cache
     def open_source(name: str) -> WeightSource:
         folder = tmp_path_factory.mktemp("models")
         family, _, quantized = name.partition("-")
         if quantized:
-            kind = gguf.GGMLQuantizationType.Q4_1
+            kind = gguf.GGMLQuantizationType[quantized]
             return GgufWeights(write_gguf(folder / "m.gguf", CONFIGS[family], quantization=kind))
         return SafetensorsWeights(write_folder(folder / "m", CONFIGS[family]))
 
@@ -87,7 +91,7 @@ def _one_by_one(runner: NativeRunner, tokens: list[int] = TOKENS) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    "name", ["llama", "mistral", "qwen2", "qwen3", "wide", "llama-q4", "qwen3-q4"]
+    "name", ["llama", "mistral", "qwen2", "qwen3", "wide", "multiquery", "llama-Q4_1", "qwen3-Q4_1"]
 )
 @pytest.mark.parametrize("path", PATHS)
 def test_logits_are_near_fp32(source: Callable[[str], WeightSource], name: str, path: str) -> None:
@@ -100,7 +104,18 @@ def test_logits_are_near_fp32(source: Callable[[str], WeightSource], name: str, 
     assert _nearness(reference, logits) > NEARNESS_MIN
 
 
-@pytest.mark.parametrize("name", ["llama-q4", "qwen2"])
+@pytest.mark.parametrize("kind", ["F16", "BF16", "Q4_0", "Q8_0", "Q4_K", "Q6_K"])
+def test_every_file_s_quantization_is_near_fp32(
+    source: Callable[[str], WeightSource], kind: str
+) -> None:
+    """Each GGUF quantization is as near to its own values in fp32 as unquantized weights are."""
+    reference = torch_logits(source(f"blocks-{kind}"), TOKENS)
+    runner = native_runner(source(f"blocks-{kind}"))
+    assert divergence(reference, _one_by_one(runner)) < DIVERGENCE_MAX
+    runner.close()
+
+
+@pytest.mark.parametrize("name", ["llama-Q4_1", "qwen2"])
 def test_instruction_sets_agree(source: Callable[[str], WeightSource], name: str) -> None:
     """What is fast says what plain C++ says, up to the order of sums."""
     logits = {}
@@ -113,7 +128,7 @@ def test_instruction_sets_agree(source: Callable[[str], WeightSource], name: str
 
 
 @pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("name", ["llama-q4", "mistral", "qwen2"])
+@pytest.mark.parametrize("name", ["llama-Q4_1", "mistral", "multiquery", "qwen2"])
 def test_a_row_does_not_depend_on_the_batch(
     source: Callable[[str], WeightSource], name: str, path: str
 ) -> None:

@@ -1,0 +1,59 @@
+"""When the store's word about sessions counts (§4.8)."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.store.base import StoreUnavailableError
+from gateway.store.belief import SETTLE_S, StoreBelief
+from tests.support.clock import FakeClock
+
+
+def _doubted(belief: StoreBelief) -> bool:
+    try:
+        belief.check()
+    except StoreUnavailableError:
+        return True
+    return False
+
+
+def test_a_store_that_was_never_away_is_believed() -> None:
+    """A gateway that starts has no reason to doubt."""
+    belief = StoreBelief(FakeClock())
+    belief.marked("one", fresh=False)
+    assert not belief.answered()
+    assert not _doubted(belief)
+
+
+def test_a_store_that_is_back_is_doubted_for_the_settle_time() -> None:
+    """Owners have `SETTLE_S` to write anew; the news is told once."""
+    clock = FakeClock()
+    belief = StoreBelief(clock)
+    assert belief.failed()
+    assert not belief.failed()
+    assert belief.away
+    assert belief.answered()
+    assert not belief.answered()
+    assert _doubted(belief)
+    clock.advance(SETTLE_S)
+    assert not _doubted(belief)
+
+
+@pytest.mark.parametrize(
+    ("known", "mark", "fresh", "doubted"),
+    [
+        ("one", "one", False, False),
+        ("one", "two", False, True),
+        ("", "two", False, False),
+        ("", "two", True, True),
+    ],
+)
+def test_a_store_that_lost_its_data_is_doubted(
+    known: str, mark: str, fresh: bool, doubted: bool
+) -> None:
+    """A mark that changed or had to be made says that the data is gone."""
+    belief = StoreBelief(FakeClock())
+    if known:
+        belief.marked(known, fresh=False)
+    belief.marked(mark, fresh=fresh)
+    assert _doubted(belief) is doubted

@@ -20,7 +20,7 @@ from launcher.models import ModelNotAvailableError, resolve_model
 from launcher.up import run_up
 from mesh.settings import LogLevel, exit_with
 
-__all__ = ["app", "chat", "invoice", "main", "ps", "pull", "start_mesh", "up"]
+__all__ = ["app", "chat", "invoice", "main", "ps", "pull", "roi", "start_mesh", "up"]
 
 DATA_DEFAULT = Path(".seedance")
 PLANS_DEFAULT = Path("plans.yaml")
@@ -168,6 +168,42 @@ def invoice(
         month=month,
         close=close,
         form=form,
+        output=output,
+    )
+
+
+@app.command()
+def roi(
+    logs: Annotated[
+        list[Path], typer.Argument(help="Access logs: JSON lines or nginx's combined format.")
+    ],
+    plans: Annotated[Path, typer.Option(help="The plan file.")] = PLANS_DEFAULT,
+    plan: Annotated[str, typer.Option(help="Which plan of it. Default: its default.")] = "",
+    pattern: Annotated[
+        str, typer.Option(help="A line as a regular expression with groups time, status, bytes, …")
+    ] = "",
+    field: Annotated[
+        list[str] | None, typer.Option(help="NAME=KEY: a field's key in JSON; repeat it.")
+    ] = None,
+    weight: Annotated[
+        list[str] | None, typer.Option(help="NAME=0.35: a criterion's weight; repeat it.")
+    ] = None,
+    threshold: Annotated[
+        float, typer.Option(min=1, max=1000, help="Scale out over this many times the average.")
+    ] = 2.0,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The report.")] = Path("roi.html"),
+) -> None:
+    """Say which way of charging is cheapest for the traffic of access logs."""
+    from launcher.roi import run_roi  # the ledger's libraries load slowly
+
+    run_roi(
+        logs,
+        plans,
+        plan=plan,
+        pattern=pattern,
+        fields=field or (),
+        weights=weight or (),
+        threshold=threshold,
         output=output,
     )
 

@@ -19,8 +19,12 @@ class Markup(str):
 def element(tag: str, content: str = "", **attributes: str) -> Markup:
     """An element whose content is text; give `join(…)` for markup. `class_` is `class`."""
     shown = content if isinstance(content, Markup) else html.escape(content)
-    given = "".join(f' {n.rstrip("_")}="{html.escape(v)}"' for n, v in attributes.items() if v)
+    given = "".join(f' {_name(n)}="{html.escape(v)}"' for n, v in attributes.items() if v)
     return Markup(f"<{tag}{given}>{shown}</{tag}>")
+
+
+def _name(name: str) -> str:
+    return name.rstrip("_").replace("_", "-")
 
 
 def join(parts: Iterable[Markup]) -> Markup:

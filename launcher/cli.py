@@ -20,7 +20,7 @@ from launcher.models import ModelNotAvailableError, resolve_model
 from launcher.up import run_up
 from mesh.settings import LogLevel, exit_with
 
-__all__ = ["app", "chat", "invoice", "main", "ps", "pull", "roi", "start_mesh", "up"]
+__all__ = ["app", "chat", "correct", "invoice", "main", "ps", "pull", "roi", "start_mesh", "up"]
 
 DATA_DEFAULT = Path(".seedance")
 PLANS_DEFAULT = Path("plans.yaml")
@@ -170,6 +170,24 @@ def invoice(
         form=form,
         output=output,
     )
+
+
+@app.command()
+def correct(
+    tenant: Annotated[str, typer.Option(help="Whose.")],
+    amount: Annotated[str, typer.Option(help="A decimal; negative is given to the tenant.")],
+    reason: Annotated[str, typer.Option(help="What the invoice says.")],
+    name: Annotated[str, typer.Option(help="The correction's own: told again, it counts once.")],
+    plans: Annotated[Path, typer.Option(help="The plan file, for its rounding.")] = PLANS_DEFAULT,
+    ledger: Annotated[
+        str, typer.Option(help="The ledger's URL. Default: that of the local mesh.")
+    ] = "",
+    data: DataOption = DATA_DEFAULT,
+) -> None:
+    """Put money on a tenant's running month by hand."""
+    from launcher.invoice import correction_of, ledger_url, run_correction
+
+    run_correction(ledger_url(ledger, data), plans, correction_of(name, tenant, amount, reason))
 
 
 @app.command()

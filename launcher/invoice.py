@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from decimal import Decimal
 from pathlib import Path
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -15,10 +17,12 @@ from metering.invoice.pricing import UnpricedError
 from metering.plan_shelf import load_plans
 from metering.plans.calendar import Month
 from metering.plans.document import PlanError
-from metering.store.billing import BillingStore
+from metering.store.billing import BillingStore, Correction
 from metering.store.sql import SqlStore
 
-__all__ = ["ledger_url", "run_invoice", "write_out"]
+__all__ = ["correction_of", "ledger_url", "run_correction", "run_invoice", "write_out"]
+
+_AMOUNT = re.compile(r"-?[0-9]{1,15}(\.[0-9]{1,18})?")
 
 
 def ledger_url(ledger: str, data: Path) -> str:
@@ -61,6 +65,27 @@ def run_invoice(
     finally:
         store.close()
     write_out(document, output)
+
+
+def run_correction(url: str, plans: Path, correction: Correction) -> None:
+    """Record money by hand, rounded as the plan file says."""
+    try:
+        book = load_plans(plans)
+        store = SqlStore(url)
+        amount = Billing(BillingStore(store.engine)).correct(book, correction)
+        store.close()
+    except PlanError as error:
+        exit_with(str(error))
+    except (SQLAlchemyError, ImportError, OSError):
+        exit_with("cannot write to the ledger")
+    print(f"{correction.tenant}: {amount:f} {book.currency}, once, as {correction.id}")
+
+
+def correction_of(name: str, tenant: str, amount: str, reason: str) -> Correction:
+    """A correction of this moment; ends the process when the amount is none."""
+    if not _AMOUNT.fullmatch(amount):
+        exit_with(f"--amount {amount!r}: write a decimal such as -20 or 14.28")
+    return Correction(name, tenant, SystemClock().wall_ms(), Decimal(amount), reason)
 
 
 def write_out(document: bytes, output: Path | None) -> None:

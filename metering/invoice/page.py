@@ -122,14 +122,15 @@ def _bodies(invoice: Invoice) -> Iterator[Markup]:
 def _row(line: Line, several: bool) -> Markup:
     named = several and line.version
     item = f"{line.description} (prices {line.version})" if named else line.description
-    cells = (
-        item,
-        f"{_grouped(line.quantity)} {line.unit}" if line.unit else "",
-        f"{_price(line)}" if line.unit else "",
-        plain(line.exact),
-        _grouped(line.amount),
-    )
-    return row(cells, 1, class_="" if line.amount or line.quantity else "none")
+    dull = "" if line.amount or line.quantity else "none"
+    if not line.unit:
+        money = (
+            element("td", text, class_="n") for text in (plain(line.exact), _grouped(line.amount))
+        )
+        return element("tr", join((element("td", item, colspan="3"), *money)), class_=dull)
+    quantity = f"{_grouped(line.quantity)} {line.unit}"
+    cells = (item, quantity, _price(line), plain(line.exact), _grouped(line.amount))
+    return row(cells, 1, class_=dull)
 
 
 def _price(line: Line) -> str:

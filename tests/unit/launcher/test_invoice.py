@@ -89,3 +89,29 @@ def test_example_plan_file() -> None:
     """The file in `examples/` is a good one."""
     book = load_plans(ROOT / "examples" / "plans.yaml")
     assert (book.plan_of("acme"), book.plan_of("x")) == ("everything", "tokens")
+
+
+def correct(amount: str, *more: str) -> tuple[int, str, str]:
+    command = ["correct", "--tenant", "acme", "--reason", "outage", "--name", "c-1"]
+    result = CliRunner().invoke(app, [*command, "--amount", amount, *more])
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_correction_counts_once(folder: Path) -> None:
+    """Money by hand is rounded as the plan says, and told twice it counts once (CASES 93)."""
+    for _ in range(2):
+        assert correct("-14.28444999") == (0, "acme: -14.28 CNY, once, as c-1\n", "")
+    # What runs on another clock than the test's: this month, whichever it is.
+    store = SqlStore(f"sqlite:///{folder}/.seedance/ledger.db")
+    with store.engine.connect() as connection:
+        rows = connection.exec_driver_sql("SELECT amount, reason FROM corrections").all()
+    store.close()
+    assert [tuple(row) for row in rows] == [("-14.28", "outage")]
+
+
+@pytest.mark.parametrize("amount", ["much", "1e3", "nan", "--1"])
+def test_amount_that_is_none(folder: Path, amount: str) -> None:
+    """Only a decimal is money."""
+    code, out, error = correct(amount)
+    assert (code, out) == (2, "")
+    assert f"--amount {amount!r}" in error

@@ -296,8 +296,7 @@ class ClientMachine:
     def _heard(self, now: float) -> None:
         if self._state is ClientState.OPEN and self._session is not None:
             quiet_s = self._session.heartbeat.session
-            self._timers[_Timer.SILENCE] = now + quiet_s
-            self._timers[_Timer.PING] = now + quiet_s * PING_SHARE
+            self._timers |= {_Timer.SILENCE: now + quiet_s, _Timer.PING: now + quiet_s * PING_SHARE}
 
     def _open(self, session: SessionFrame, now: float) -> None:
         self._session = session

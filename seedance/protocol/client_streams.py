@@ -114,7 +114,10 @@ class ClientStreams:
         return [stream.frame for stream in waiting[:room]]
 
     def abort(self, stream_id: str, *, connected: bool) -> list[Effect]:
-        """The user wants no more of it: told now, or when a connection stands again."""
+        """The user wants no more of it: told now, or when a connection stands again.
+
+        `connected`: it stands, and no longer on probation, on which its `generate` may be unheard.
+        """
         stream = self._live.get(stream_id)
         if stream is None or stream.aborted:
             return []

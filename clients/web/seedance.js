@@ -387,7 +387,9 @@ export class ClientMachine {
     else if ("connect" in event) this.#connect();
     else if ("submit" in event) this.#submit(event.submit);
     else if ("abort" in event) {
-      this.effects.push(...this.streams.abort(event.abort, this.state === "open"));
+      // On probation its `generate` may be unheard; both are said afterwards.
+      const connected = this.state === "open" && !this.reconnect.probing;
+      this.effects.push(...this.streams.abort(event.abort, connected));
     } else if ("opened" in event) this.#opened(now);
     else if ("lost" in event) this.#lost(event.lost, now);
     else if ("reading" in event) {

@@ -28,7 +28,8 @@ class Opening:
     """What the store is told of a stream's beginning.
 
     `prompt_tokens` and `token_quota` are the first instance's word, once it has taken the stream.
-    `end` is how it was settled and billed, while its client is not there to be told.
+    `end` is how it was settled and billed, while its client is not there to be told. `reused`: the session
+    has forgotten ends (§3), and the stream's id may be one of theirs.
     """
 
     wants: Generate
@@ -40,6 +41,7 @@ class Opening:
     instance: str = ""
     token_quota: int = 0
     end: UpstreamDone | UpstreamFailed | None = None
+    reused: bool = False
 
     def settled(self, end: UpstreamDone | UpstreamFailed | None, usage: Usage) -> None:
         """It has ended, at this price."""
@@ -58,6 +60,7 @@ class Opening:
                 "prompt_tokens": self.prompt_tokens,
                 "token_quota": self.token_quota,
                 "end": _write_end(self.end),
+                "reused": self.reused,
             },
             separators=(",", ":"),
         ).encode()
@@ -79,6 +82,7 @@ class Opening:
             instance,
             fields["token_quota"],
             _read_end(fields.get("end")),
+            fields.get("reused", False),
         )
 
 

@@ -207,6 +207,7 @@ class SessionOwner:
             machine.fingerprint,
             self.deps.clock.wall_ms(),
             machine.wants.traceparent or carried,
+            reused=self.machine.streams.forgets,
         )
         generation = Generation(self, machine, opening)
         self._generations[stream] = generation

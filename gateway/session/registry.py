@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
 from gateway.session.checkpoint import Checkpointer
 from gateway.session.identity import SessionIdentity, hash_of, read_identity
@@ -55,7 +54,8 @@ class SessionRegistry:
             resume_ttl_s=settings.resume_ttl_s,
         )
         self._owners: dict[str, SessionOwner] = {}
-        self._resuming: dict[str, asyncio.Lock] = {}
+        # A lock lives as long as somebody holds it or waits for it.
+        self._resuming: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def __len__(self) -> int:
         return len(self._owners)
@@ -110,7 +110,7 @@ class SessionRegistry:
         `last_seq` is no place to go on from.
         """
         # Two connections that resume at once come one after the other: the later takes over.
-        async with self._alone(resume.session):
+        async with self._resuming.setdefault(resume.session, asyncio.Lock()):
             owner = await self._find(resume)
             if owner.identity.tenant != tenant:
                 raise _expired()
@@ -118,16 +118,6 @@ class SessionRegistry:
             hello = self.hello(owner.identity, resume.token, owner.epoch)
             owner.attach(carrier, ResumeOn(resume, hello, windowed))
             return owner
-
-    @asynccontextmanager
-    async def _alone(self, session: str) -> AsyncIterator[None]:
-        lock = self._resuming.setdefault(session, asyncio.Lock())
-        try:
-            async with lock:
-                yield
-        finally:
-            if not lock.locked() and self._resuming.get(session) is lock:
-                del self._resuming[session]
 
     async def _find(self, resume: Resume) -> SessionOwner:
         """The owner, its epoch raised by one."""

@@ -35,10 +35,14 @@ class StreamFinished:
     ended_ms: int
     traceparent: str
 
-    def event(self) -> UsageEvent:
-        """The event; its id is the stream's identity, so that no recovery bills it twice."""
+    def event(self, *, reused: bool = False) -> UsageEvent:
+        """The event; its id is the stream's identity, so that no recovery bills it twice.
+
+        `reused`: an older stream of the session may have had the id. When this one began tells them apart.
+        """
         kind = "stream_finished"
-        name = f"{self.session}/{self.stream}/{kind}"
+        stream = f"{self.stream}/{self.started_ms}" if reused else self.stream
+        name = f"{self.session}/{stream}/{kind}"
         payload = {"v": 1, "id": name, "kind": kind, **asdict(self)}
         return UsageEvent(name, json.dumps(payload, separators=(",", ":")).encode())
 

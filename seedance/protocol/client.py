@@ -152,7 +152,8 @@ class ClientMachine:
             case on.Submit():
                 self._submit(event)
             case on.Abort(stream_id):
-                connected = self._state is ClientState.OPEN
+                # On probation its `generate` may be unheard; both are said afterwards.
+                connected = self._state is ClientState.OPEN and not self._reconnect.probing
                 self._effects += self._streams.abort(stream_id, connected=connected)
             case on.Opened():
                 self._opened(now)

@@ -51,6 +51,8 @@ __all__ = [
 
 # A receive window of at most 128 frames has at most as many holes as this.
 _SACK_RANGES_MAX = 64
+# What a `resume` may tell of: the streams that a session has at once, and the ends that it remembers.
+_OFFSETS_MAX = 64 + 1024
 _SESSION_TOKEN_LENGTH_MAX = 256
 _TOKEN_ID_KEY = re.compile(r"0|[1-9][0-9]{0,9}")
 # What an acknowledgement nearly always looks like.
@@ -66,8 +68,9 @@ _SEQ = fields.integer_from(1)
 
 def _stream_id(path: str, value: Any) -> str:
     stream_id = fields.text(path, value)
-    if not 1 <= len(stream_id) <= LIMITS.id_length_max:
-        raise bad_field(path, f"a string of 1 to {LIMITS.id_length_max} characters")
+    # It becomes part of names elsewhere, also in a ledger, and no database's text holds a NUL.
+    if not 1 <= len(stream_id) <= LIMITS.id_length_max or "\0" in stream_id:
+        raise bad_field(path, f"a string of 1 to {LIMITS.id_length_max} characters without NUL")
     return stream_id
 
 
@@ -131,6 +134,15 @@ def _sack(path: str, value: Any) -> tuple[tuple[int, int], ...]:
     return ranges
 
 
+def _offsets(path: str, value: Any) -> dict[str, int]:
+    # Each that the session does not know is answered; no honest client knows of more.
+    offsets: dict[str, int] = fields.object_of(fields.integer_from(-1))(path, value)
+    if len(offsets) > _OFFSETS_MAX or any(len(name) > LIMITS.id_length_max for name in offsets):
+        ids = f"at most {_OFFSETS_MAX} ids of at most {LIMITS.id_length_max} characters"
+        raise bad_field(path, f"an object whose keys are {ids}")
+    return offsets
+
+
 # ---------------------------------------------------------------- what clients send
 
 _SAMPLING: dict[str, fields.Reader] = {
@@ -189,7 +201,7 @@ def _resume(body: dict[str, Any]) -> Resume:
         session=fields.required(body, "session", _credential),
         token=fields.required(body, "token", _credential),
         last_seq=fields.required(body, "last_seq", _COUNT),
-        offsets=fields.required(body, "offsets", fields.object_of(fields.integer_from(-1))),
+        offsets=fields.required(body, "offsets", _offsets),
     )
 
 

@@ -78,6 +78,11 @@ class StreamSet:
         self._assigned = 0
         self._turn = 0
 
+    @property
+    def forgets(self) -> bool:
+        """Whether it may have forgotten an end, so that a new stream may have an old one's id (§3)."""
+        return len(self.ended) >= self._rules.ended_max
+
     # ------------------------------------------------------------ asked by the client
 
     def generate(self, frame: Generate, now: float) -> bool:
@@ -135,6 +140,8 @@ class StreamSet:
                 self._delivery.out.append(CancelUpstream(name))
         unacknowledged = {entry.frame.id for entry in self._delivery.log}
         for name, has in resume.offsets.items():
+            if not self._delivery.open:
+                return  # the answers until now, unread, have ended the connection
             lost = has > 0 or (has == 0 and name in self.ended)
             if lost and name not in self.live and name not in unacknowledged:
                 error = gap("this session has no such open stream", f"offsets.{name}")

@@ -110,6 +110,13 @@ async def test_numbers_may_jump(store: StoreUnderTest) -> None:
     assert (claimed.entries, claimed.last_seq) == (_entries(121, 122), 122)
 
 
+async def test_a_log_of_any_length_is_written_whole(store: StoreUnderTest) -> None:
+    """More frames than a script's stack holds; the session is claimed, and swept, like any other."""
+    entries = _entries(*range(1, 20_001))
+    assert not (await store.one.commit([replace(FIRST, entries=entries)])).fenced
+    assert (await _claim(store)).entries == entries
+
+
 async def test_frames_that_came_already_are_not_doubled(store: StoreUnderTest) -> None:
     """The same entries again (the answer to the first attempt was lost) change nothing."""
     write = SessionWrite("s1", 1, entries=_entries(1, 2))

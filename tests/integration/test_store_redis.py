@@ -11,7 +11,7 @@ import redis
 
 from gateway.store.base import SessionWrite, StoreUnavailableError, StreamWrite, UsageEvent
 from gateway.store.belief import SETTLE_S
-from gateway.store.redis import RedisStore
+from gateway.store.redis import RedisStore, _deadlines_key, _shard_of
 from tests.support.clock import FakeClock
 from tests.support.store_under_test import RESUME_TTL_S
 from tests.support.valkey import TestStore, running_valkey
@@ -122,4 +122,21 @@ async def test_all_keys_of_a_session_share_a_slot_and_expire(server: TestStore) 
         keys = [key for key in client.keys("*") if not key.startswith(b"seedance:deadlines")]
         assert len(keys) == 3
         assert all(b"{s1}" in key and client.ttl(key) > RESUME_TTL_S for key in keys)
+    await store.close()
+
+
+async def test_half_a_session_stops_nobody(server: TestStore) -> None:
+    """What a write that failed on its way left behind is gone: no sweep, of no gateway, trips over it."""
+    clock = FakeClock()
+    store = RedisStore(server.url, clock, RESUME_TTL_S)
+    await store.generation_mark()
+    clock.advance(SETTLE_S + 1)
+    client = redis.Redis.from_url(server.url)
+    client.hset("seedance:{half}", mapping={"epoch": 1, "created": FIRST.created or b""})
+    key = _deadlines_key(_shard_of("half"))
+    client.zadd(key, {"half": 1})
+    assert await store.sweep(10) == []
+    assert await store.claim("half", HASH) is None
+    assert client.zscore(key, "half") is None
+    client.close()
     await store.close()

@@ -12,7 +12,8 @@ local time = redis.call('TIME')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
 
 local stored = redis.call('HMGET', base, 'epoch', 'gone', 'swept', 'created', 'deadline')
-if not stored[1] or stored[2] then
+-- Without a deadline its first write never came to its end: there is nothing to go on with.
+if not stored[1] or stored[2] or not stored[5] then
   return {'gone'}
 end
 if mode == 'resume' then

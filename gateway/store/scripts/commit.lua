@@ -47,6 +47,16 @@ local function drop_all()
   redis.call('DEL', base, log, ends)
 end
 
+-- A script's stack holds some thousand values, so they are pushed in pieces: one that failed half way
+-- would leave half of a session behind.
+local function push(items)
+  local length = 0
+  for first = 1, #items, 1000 do
+    length = redis.call('RPUSH', log, unpack(items, first, math.min(first + 999, #items)))
+  end
+  return length
+end
+
 local function write_entries(last_seq)
   local fresh = {}
   for _ = 1, tonumber(next_arg()) do
@@ -57,7 +67,7 @@ local function write_entries(last_seq)
     end
     last_seq = math.max(last_seq, seq)
   end
-  if #fresh > 0 and redis.call('RPUSH', log, unpack(fresh)) == #fresh then
+  if #fresh > 0 and push(fresh) == #fresh then
     redis.call('PEXPIRE', log, keep_ms)
   end
   return last_seq

@@ -5,7 +5,7 @@ from __future__ import annotations
 from seedance.protocol import client_events as on
 from seedance.protocol.client_streams import LIVE_MAX
 from seedance.protocol.errors import CloseCode
-from seedance.protocol.frames import Generate, Ping, Pong, PressureFrame, Resume, Resumed
+from seedance.protocol.frames import Cancel, Generate, Ping, Pong, PressureFrame, Resume, Resumed
 from seedance.protocol.reconnect import HEARTBEATS
 from tests.support.client_session import SESSION, Bench, accepted, done, generate, token
 
@@ -60,6 +60,21 @@ def test_a_connection_lost_on_probation_begins_it_again() -> None:
     assert generate("b") not in bench.sent
     _heartbeats(bench)
     assert bench.sent[-1] == generate("b")
+
+
+def test_what_is_cancelled_on_probation_is_not_told_as_unknown() -> None:
+    """The server may not have heard of it yet: first what was asked, then that it is not wanted."""
+    bench = Bench()
+    bench.begin("a")
+    bench.step(on.Submit(generate("b")))
+    _away(bench)
+    bench.take_sent()
+    bench.step(on.Opened())
+    bench.receive(Resumed(2, SESSION))
+    bench.step(on.Abort("b"))
+    assert Cancel("b") not in bench.sent
+    _heartbeats(bench)
+    assert bench.sent[-2:] == [generate("b"), Cancel("b")]
 
 
 def test_what_was_asked_while_away_is_asked_in_order() -> None:

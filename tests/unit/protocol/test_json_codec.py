@@ -240,6 +240,11 @@ def test_what_is_no_object_ends_the_connection(message: str) -> None:
     assert len(caught.value.message.encode()) <= 123
 
 
+def _resume_with(offsets: dict[str, int]) -> str:
+    body = {"type": "resume", "session": "s", "token": "t", "last_seq": 0, "offsets": offsets}
+    return json.dumps(body)
+
+
 REFUSED = [
     ("{}", "type"),
     ('{"type":null}', "type"),
@@ -258,6 +263,7 @@ REFUSED = [
     ('{"type":"ack","seq":1,"sack":[' + ",".join(["3"] * 65) + "]}", "sack"),
     ('{"type":"cancel"}', "id"),
     ('{"type":"cancel","id":""}', "id"),
+    ('{"type":"generate","prompt":"x","id":"a\\u0000b"}', "id"),
     ('{"type":"cancel","id":"' + "x" * 65 + '"}', "id"),
     ('{"type":"resume","token":"t","last_seq":0,"offsets":{}}', "session"),
     ('{"type":"resume","session":"s","last_seq":0,"offsets":{}}', "token"),
@@ -268,6 +274,8 @@ REFUSED = [
         '{"type":"resume","session":"s","token":"t","last_seq":0,"offsets":{"a":-2}}',
         "offsets.a",
     ),
+    (_resume_with({str(n): 1 for n in range(64 + 1024 + 1)}), "offsets"),
+    (_resume_with({"x" * 65: 1}), "offsets"),
     ('{"type":"ping","t":"now"}', "t"),
     ('{"type":"ping","t":NaN}', "t"),
     ('{"type":"generate"}', "messages"),

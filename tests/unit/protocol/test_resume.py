@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from seedance.protocol.effects import CancelUpstream, RecoverUpstream, Send
+from seedance.protocol.effects import CancelUpstream, CloseLink, RecoverUpstream, Send
 from seedance.protocol.errors import CloseCode, ErrorCode
 from seedance.protocol.events import LinkDown, ResumeOn, Stored
 from seedance.protocol.frames import Ack, Done, ErrorFrame, Resume, Resumed, Token
@@ -186,3 +186,14 @@ def test_accepted_is_told_again_unless_it_surely_was() -> None:
     bench.accept()
     bench.step(Stored(0, 0))
     assert [type(f).__name__ for f in bench.sent()] == ["Resumed", "Accepted"]
+
+
+def test_unknown_streams_gather_no_more_answers_than_a_client_may_leave_unread() -> None:
+    """The connection ends at the bound (4408), and nothing is kept for who has not read what there is."""
+    bench = running("a")
+    most = bench.machine.rules.log_entries_max
+    for attempt in range(3):
+        resume(bench, 2, a=1, **{f"lost-{attempt}-{n}": 5 for n in range(most + 60)})
+        bench.step(LinkDown())
+        assert [e.code for e in bench.of(CloseLink)][attempt:] == [CloseCode.TIMEOUT]
+        assert len(bench.machine.delivery.log) <= most + 1 + attempt

@@ -47,6 +47,26 @@ async def test_the_bill_names_who_and_what(world: World) -> None:
     assert bill["traceparent"].startswith("00-")
 
 
+async def test_a_forgotten_id_is_billed_again(world: World) -> None:
+    """Also by a gateway that took the session over: the store knows that the id had been used (§3)."""
+    client = await asked(world)
+    await finish(world, client)
+    streams = world.gateways[0].registry.owners[0].machine.streams
+    streams.ended.clear()
+    streams.ended.update({f"other-{n}": "" for n in range(1024)})
+    del client.ends["s"], client.texts["s"]
+    world.clock.advance(1)
+    await client.generate("s")
+    await world.commit()
+    await world.step(3)
+    client.read()
+    client.cut()
+    await client.resume(world.gateways[1])
+    await finish(world, client)
+    assert client.texts["s"] == TEXT
+    assert len({bill["id"] for bill in bills(world)}) == 2
+
+
 async def test_requests_are_counted_once(world: World) -> None:
     """Per stream its outcome and its time to first text; per refused frame its code (CASES 88)."""
     client = await asked(world)

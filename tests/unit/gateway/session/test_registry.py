@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from gateway.session.owner import SessionOwner
+from seedance.protocol.frames import Resume
 from tests.support.asked_world import TEXT, asked, bills, finish, flaky, flaky_world
 from tests.support.session_world import WindowedClient, World, settle
 
@@ -45,6 +47,37 @@ async def test_two_resumes_at_once(world: World) -> None:
     assert loser.socket.close_code == 4409
     await finish(world, winner)
     assert winner.texts["s"] == TEXT
+
+
+async def test_a_third_resume_waits_for_the_second(world: World) -> None:
+    """It comes when the first is through and the second is not: still one after the other (§8)."""
+    client = await asked(world, steps=3)
+    client.cut()
+    registry, finding, most = world.gateways[0].registry, 0, 0
+    find = registry._find
+
+    async def counted(resume: Resume) -> SessionOwner:
+        nonlocal finding, most
+        finding += 1
+        most = max(most, finding)
+        await settle()
+        owner = await find(resume)
+        finding -= 1
+        return owner
+
+    registry._find = counted  # type: ignore[method-assign]
+    wants = Resume(client.session, client.token, client.last_seq, {})
+
+    async def resume() -> None:
+        connection, _ = world.gateways[0].connect()
+        await registry.resume(wants, "local", connection, windowed=True)
+
+    async with asyncio.TaskGroup() as tasks:
+        first = tasks.create_task(resume())
+        tasks.create_task(resume())
+        first.add_done_callback(lambda _: tasks.create_task(resume()))
+    assert most == 1
+    assert not registry._resuming
 
 
 @pytest.mark.parametrize("change", ["session", "token"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -24,6 +25,15 @@ def test_an_event_is_named_by_its_stream() -> None:
     assert finished(tokens=3).id == finished(tokens=9).id == "S/a/stream_finished"
     payload = json.loads(finished().payload)
     assert (payload["v"], payload["kind"], payload["tenant"]) == (1, "stream_finished", "acme")
+
+
+def test_a_stream_under_a_forgotten_name_is_billed() -> None:
+    """Whoever uses an id again after 1,024 others (§3) is not served for nothing."""
+    stream = StreamFinished("acme", "S", "a", "m", "i-0", "stop", 7, 2, 3, 1_000, 2_000, "00-x")
+    later = replace(stream, started_ms=1_001)
+    again = stream.event(reused=True).id
+    assert len({finished().id, again, later.event(reused=True).id}) == 3
+    assert replace(stream, completion_tokens=9).event(reused=True).id == again
 
 
 async def test_events_are_kept_until_they_are_written() -> None:

@@ -93,6 +93,10 @@ def _reason(close_code: int, refusal: ErrorFrame | None) -> tuple[ErrorCode, str
     return _ERROR_OF_CLOSE.get(close_code, unknown)
 
 
+def _resume(session: SessionFrame, last_seq: int, offsets: dict[str, int]) -> Resume:
+    return Resume(session.session, session.token, last_seq, offsets)
+
+
 def _ping(now: float) -> Ping:
     return Ping(int(now * 1000))
 
@@ -200,8 +204,7 @@ class ClientMachine:
         self._timers = {_Timer.SILENCE: now + GREETING_S}
         if self._session is not None and self._streams.unsettled:
             self._move(ClientState.RESUMING)
-            last_seq, offsets = self._window.base - 1, self._streams.offsets()
-            self._send([Resume(self._session.session, self._session.token, last_seq, offsets)])
+            self._send([_resume(self._session, self._window.base - 1, self._streams.offsets())])
         else:
             # Nothing is left to fetch from the old session: begin a new one.
             self._session = None

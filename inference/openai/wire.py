@@ -13,10 +13,10 @@ from seedance.protocol.request import GenerateRequest
 __all__ = ["DONE", "Delta", "delta", "event_data", "refusal", "wish"]
 
 EVENT_BYTES_MAX = 1024 * 1024
+_TOKENS_MAX = 2**31 - 1
 DONE = b"[DONE]"
 # llama.cpp keeps seeds in 32 bits.
 _SEED_MAX = 2**31 - 1
-_COUNT_MAX = 2**32 - 1
 _RETRY_AFTER_S, _RETRY_AFTER_S_MAX = 1, 30
 # What OpenAI's API has no word for goes under vLLM's and SGLang's names, and only when asked for.
 _OF_REQUEST = ("max_tokens", "min_tokens", "stop", "stop_token_ids", "ignore_eos")
@@ -92,27 +92,21 @@ def delta(data: bytes) -> Delta:
         event = json.loads(data)
         choice = event["choices"][0] if event["choices"] else {}
         text = choice.get("text") or choice.get("delta", {}).get("content") or ""
-        usage = event.get("usage")
-        if usage:
-            cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
-            usage = (
-                _count(usage["prompt_tokens"]),
-                _count(cached),
-                _count(usage["completion_tokens"]),
-            )
+        counts = _counts(event["usage"]) if event.get("usage") else None
         # Half a surrogate pair is no text.
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        return Delta(text, choice.get("finish_reason"), usage)
+        return Delta(text, choice.get("finish_reason"), counts)
     except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RecursionError):
         raise refusal(0) from None
 
 
-def _count(told: Any) -> int:
-    # One that no message of ours can hold would end the call, and everybody's streams with it.
-    count = int(told)
-    if not 0 <= count <= _COUNT_MAX:
-        raise ValueError("not a number of tokens")
-    return count
+def _counts(usage: dict[str, Any]) -> tuple[int, int, int]:
+    """`Delta.counts`. Raises `ValueError` for what cannot be: a bill would say it again."""
+    prompt, answer = int(usage["prompt_tokens"]), int(usage["completion_tokens"])
+    cached = int((usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0)
+    if not (0 <= prompt <= _TOKENS_MAX and 0 <= answer <= _TOKENS_MAX and cached >= 0):
+        raise ValueError
+    return prompt, min(cached, prompt), answer
 
 
 def refusal(status: int, retry_after: str = "", said: bytes = b"") -> SeedanceError:

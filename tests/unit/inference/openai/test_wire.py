@@ -104,6 +104,26 @@ def test_what_is_no_event_is_unavailable(data: bytes) -> None:
     assert "/srv" not in refused.value.message
 
 
+@pytest.mark.parametrize(("prompt", "cached", "answer"), [(-1, 0, 1), (3, -1, 1), (3, 0, 10**30)])
+def test_counts_that_cannot_be_are_unavailable(prompt: int, cached: int, answer: int) -> None:
+    """One server's numbers end its own answer, not the call that all streams share."""
+    usage = _usage(prompt, cached, answer)
+    with pytest.raises(SeedanceError) as refused:
+        delta(json.dumps({"choices": [], "usage": usage}).encode())
+    assert refused.value.code is ErrorCode.UNAVAILABLE
+
+
+def test_no_more_was_cached_than_there_was() -> None:
+    """Metering would refuse the bill (CASES 90)."""
+    event = {"choices": [], "usage": _usage(3, 99, 1)}
+    assert delta(json.dumps(event).encode()).counts == (3, 3, 1)
+
+
+def _usage(prompt: int, cached: int, answer: int) -> dict[str, object]:
+    details = {"cached_tokens": cached}
+    return {"prompt_tokens": prompt, "completion_tokens": answer, "prompt_tokens_details": details}
+
+
 def test_seeds_fit_everywhere_and_differ_by_choice() -> None:
     """A small seed is the server's seed; a large one and other choices are functions of both; none is none."""
 

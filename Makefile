@@ -11,7 +11,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 PROTOS := $(wildcard proto/seedance/v2/*.proto)
 PORT ?= 8080
 
-.PHONY: help install up test lint types fmt proto proto-check bench bench-engine clean simulate test-compose test-equality test-heavy
+.PHONY: help install up test lint types fmt proto proto-check bench bench-engine bench-gpu bench-sessions chaos clean simulate test-compose test-equality test-heavy
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -69,7 +69,17 @@ bench: $(STAMP) ## Benchmarks of what is on the path of a token: ratios against 
 bench-engine: $(STAMP) ## Our mesh beside llama-cpp-python and transformers (ARGS: see docs/benchmarks.md)
 	$(BIN)/python -m launcher.bench.peers $(ARGS)
 
-EQUALITY := tests/heavy/test_equality_full.py tests/heavy/test_same_tokens_full.py
+bench-sessions: $(STAMP) ## What the death of a process, a slow reader and a checkpoint cost (half an hour)
+	$(BIN)/python -m launcher.bench.sessions
+
+RUNS ?= 100
+chaos: $(STAMP) ## Break the mesh RUNS times (100), of ENGINE script or native; SEED and KINDS as printed
+	$(BIN)/python -m tests.chaos --runs $(RUNS) $(if $(SEED),--seed $(SEED)) $(if $(KINDS),--kinds $(KINDS)) $(if $(ENGINE),--engine $(ENGINE))
+
+bench-gpu: $(STAMP) ## On a GPU: the same words as transformers? how fast? Under five minutes
+	$(BIN)/python -m launcher.bench.gpu
+
+EQUALITY := tests/heavy/test_equality_full.py tests/heavy/test_same_tokens_full.py tests/heavy/test_quantize_divergence.py
 
 test-equality: $(STAMP) ## Token by token: 20 prompts against transformers, 100,000 tokens in any company
 	$(BIN)/python -m pytest $(EQUALITY)

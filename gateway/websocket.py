@@ -117,12 +117,16 @@ class Connection:
         if self._machine.state is ConnectionState.CLOSED:
             await self._socket.give_way()
             return
+        gave_way = False
         try:
             for frames in self._speech.hear(message):
                 for index, frame in enumerate(frames):
                     if index:
                         await self._socket.give_way()
                     await self._take(frame)
+                await self._socket.give_way()
+                gave_way = True
+            if not gave_way:  # a piece of an envelope
                 await self._socket.give_way()
         except ProtocolFault as fault:
             for effect in self._machine.fault(fault):

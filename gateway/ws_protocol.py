@@ -25,7 +25,7 @@ __all__ = ["SOCKET_EXTENSION", "SocketProtocol", "socket_protocol"]
 
 SOCKET_EXTENSION = "seedance.socket"
 # A slow reader's kernel buffer would swallow megabytes before the transport pauses.
-SEND_BUFFER_BYTES = 64 * 1024
+SEND_BUFFER_BYTES = 32 * 1024
 WRITE_HIGH_BYTES = 16 * 1024
 WRITE_LOW_BYTES = 4 * 1024
 # RFC 6455 §5.2: FIN and opcode; the length in 7 bits, or 126 and 16 bits, or 127 and 64 bits.

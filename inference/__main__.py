@@ -45,6 +45,7 @@ def load_engine(settings: InferenceSettings) -> tuple[Runner | Upstream, Prepare
     if settings.model is None:
         exit_with("no model: give its folder or GGUF file with --model, or --engine script")
     # torch takes seconds to import, and only this engine needs it.
+    from inference.model.backend import GpuOptions
     from inference.model.load import ModelLoadError, load_model
 
     try:
@@ -63,6 +64,11 @@ def load_engine(settings: InferenceSettings) -> tuple[Runner | Upstream, Prepare
             threads=settings.threads,
             cpu_backend=settings.cpu_backend,
             native_library=settings.native_library,
+            gpu=GpuOptions(
+                settings.limits().batch_max,
+                settings.torch_compile,
+                settings.torch_compile_fallback,
+            ),
         )
     except ModelLoadError as error:
         exit_with(str(error))

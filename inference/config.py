@@ -89,6 +89,13 @@ class InferenceSettings(ServiceSettings):
     native_library: Path | None = Field(
         None, description="The native step built ahead (`python -m inference.native.build DIR`)."
     )
+    torch_compile: bool = Field(
+        False,
+        description="On a GPU, let torch.compile fuse what it can; it takes a while at the start.",
+    )
+    torch_compile_fallback: bool = Field(
+        True, description="When torch.compile fails, compute without it; else the start fails."
+    )
     block_size: int = Field(64, ge=1, le=1024, description="Tokens in a KV block.")
     kv_blocks: int | None = Field(
         None, ge=1, description="KV blocks; empty: what kv_cache_gib holds."

@@ -20,9 +20,10 @@ from launcher.models import ModelNotAvailableError, resolve_model
 from launcher.up import run_up
 from mesh.settings import LogLevel, exit_with
 
-__all__ = ["app", "chat", "main", "ps", "pull", "start_mesh", "up"]
+__all__ = ["app", "chat", "correct", "invoice", "main", "ps", "pull", "roi", "start_mesh", "up"]
 
 DATA_DEFAULT = Path(".seedance")
+PLANS_DEFAULT = Path("plans.yaml")
 SERVICES = ("gateway", "router", "inference", "metering")
 
 app = typer.Typer(
@@ -138,6 +139,91 @@ def chat(
 ) -> None:
     """Talk with the model in the terminal."""
     run_chat(url, model=model, api_key=api_key, temperature=temperature, question=question)
+
+
+@app.command()
+def invoice(
+    tenant: Annotated[str, typer.Option(help="Whose.")],
+    month: Annotated[str, typer.Option(help="YYYY-MM, in the plan's time zone.")],
+    plans: Annotated[Path, typer.Option(help="The plan file.")] = PLANS_DEFAULT,
+    ledger: Annotated[
+        str, typer.Option(help="The ledger's URL. Default: that of the local mesh.")
+    ] = "",
+    data: DataOption = DATA_DEFAULT,
+    close: Annotated[bool, typer.Option("--close", help="Close the month for good.")] = False,
+    form: Annotated[
+        Literal["json", "csv", "html"], typer.Option("--format", help="How it is written.")
+    ] = "json",
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="A file instead of standard output.")
+    ] = None,
+) -> None:
+    """Write a tenant's invoice: a draft, or with --close the month's last word."""
+    from launcher.invoice import ledger_url, run_invoice  # the ledger's libraries load slowly
+
+    run_invoice(
+        ledger_url(ledger, data),
+        plans,
+        tenant=tenant,
+        month=month,
+        close=close,
+        form=form,
+        output=output,
+    )
+
+
+@app.command()
+def correct(
+    tenant: Annotated[str, typer.Option(help="Whose.")],
+    amount: Annotated[str, typer.Option(help="A decimal; negative is given to the tenant.")],
+    reason: Annotated[str, typer.Option(help="What the invoice says.")],
+    name: Annotated[str, typer.Option(help="The correction's own: told again, it counts once.")],
+    plans: Annotated[Path, typer.Option(help="The plan file, for its rounding.")] = PLANS_DEFAULT,
+    ledger: Annotated[
+        str, typer.Option(help="The ledger's URL. Default: that of the local mesh.")
+    ] = "",
+    data: DataOption = DATA_DEFAULT,
+) -> None:
+    """Put money on a tenant's running month by hand."""
+    from launcher.invoice import correction_of, ledger_url, run_correction
+
+    run_correction(ledger_url(ledger, data), plans, correction_of(name, tenant, amount, reason))
+
+
+@app.command()
+def roi(
+    logs: Annotated[
+        list[Path], typer.Argument(help="Access logs: JSON lines or nginx's combined format.")
+    ],
+    plans: Annotated[Path, typer.Option(help="The plan file.")] = PLANS_DEFAULT,
+    plan: Annotated[str, typer.Option(help="Which plan of it. Default: its default.")] = "",
+    pattern: Annotated[
+        str, typer.Option(help="A line as a regular expression with groups time, status, bytes, …")
+    ] = "",
+    field: Annotated[
+        list[str] | None, typer.Option(help="NAME=KEY: a field's key in JSON; repeat it.")
+    ] = None,
+    weight: Annotated[
+        list[str] | None, typer.Option(help="NAME=0.35: a criterion's weight; repeat it.")
+    ] = None,
+    threshold: Annotated[
+        float, typer.Option(min=1, max=1000, help="Scale out over this many times the average.")
+    ] = 2.0,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The report.")] = Path("roi.html"),
+) -> None:
+    """Say which way of charging is cheapest for the traffic of access logs."""
+    from launcher.roi import run_roi  # the ledger's libraries load slowly
+
+    run_roi(
+        logs,
+        plans,
+        plan=plan,
+        pattern=pattern,
+        fields=field or (),
+        weights=weight or (),
+        threshold=threshold,
+        output=output,
+    )
 
 
 @model_app.command("pull")

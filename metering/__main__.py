@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -19,20 +21,32 @@ from mesh.telemetry.metrics import MeteringMetrics, serve_metrics
 from mesh.telemetry.tracing import Tracing
 from metering.config import MeteringSettings
 from metering.consumer import UsageConsumer
-from metering.ledger import Ledger
+from metering.invoice.billing import Billing
+from metering.invoice.desk import BillingDesk
+from metering.ledger import Ledger, LedgerUnavailableError
+from metering.plan_shelf import PlanShelf
+from metering.plans.document import PlanError
 from metering.service import MeteringService
+from metering.store.billing import BillingStore
 from metering.store.sql import SqlStore
 from seedance.v2 import metering_pb2, metering_pb2_grpc
 
 __all__ = ["main", "serve"]
 
 
-def _open_ledger(settings: MeteringSettings) -> Ledger:
+def _open_store(settings: MeteringSettings) -> SqlStore:
     try:
-        return Ledger(SqlStore(settings.ledger), SystemClock())
+        return SqlStore(settings.ledger)
     except (SQLAlchemyError, ImportError, OSError):
         # The URL may hold a password and the driver's message may hold the URL: neither is shown.
         exit_with("cannot open the ledger: does --ledger name an existing folder or a database?")
+
+
+def _open_plans(settings: MeteringSettings) -> PlanShelf | None:
+    try:
+        return PlanShelf(Path(settings.plans)) if settings.plans else None
+    except PlanError as error:
+        exit_with(str(error))
 
 
 def _serve_metrics(settings: MeteringSettings, metrics: MeteringMetrics) -> Callable[[], None]:
@@ -51,7 +65,10 @@ async def serve(settings: MeteringSettings, stop: asyncio.Event) -> None:
     )
     metrics = MeteringMetrics()
     stop_metrics = _serve_metrics(settings, metrics)
-    ledger = _open_ledger(settings)
+    store = _open_store(settings)
+    ledger = Ledger(store, SystemClock())
+    billing = Billing(BillingStore(store.engine))
+    desk = BillingDesk(ledger, billing, _open_plans(settings), SystemClock())
     consumer = UsageConsumer(
         settings.redis,
         settings.consumer,
@@ -60,9 +77,11 @@ async def serve(settings: MeteringSettings, stop: asyncio.Event) -> None:
         tracing=tracing,
         metrics=metrics,
     )
+    with contextlib.suppress(LedgerUnavailableError):  # they wait for the next start
+        await ledger.take_up_refused()
     rpc = RpcServer([metering_pb2.DESCRIPTOR.services_by_name["Metering"].full_name])
     metering_pb2_grpc.add_MeteringServicer_to_server(  # type: ignore[no-untyped-call]
-        MeteringService(ledger, settings.mesh_secret.get_secret_value()), rpc.server
+        MeteringService(ledger, desk, settings.mesh_secret.get_secret_value()), rpc.server
     )
     port = await rpc.start(f"{settings.host}:{settings.port}")
     if settings.announce:

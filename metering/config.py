@@ -25,6 +25,11 @@ class MeteringSettings(ServiceSettings):
         repr=False,
         description="The ledger's SQLAlchemy URL: sqlite:///PATH, or postgresql+psycopg://…",
     )
+    plans: str = Field(
+        "",
+        max_length=4096,
+        description="Price plans, a YAML file; read again when it changes. Empty: no prices.",
+    )
     consumer: str = Field(
         "metering-0",
         min_length=1,

@@ -144,7 +144,8 @@ class UsageConsumer:
         for reason in outcome.refusals:
             _LOG.warning("a usage entry was refused and kept aside: %s", reason)
         for event in outcome.recorded:
-            self._record_span(event, read_ms)
+            if isinstance(event, UsageEvent):
+                self._record_span(event, read_ms)
 
     def _record_span(self, event: UsageEvent, read_ms: int) -> None:
         self._tracing.record(

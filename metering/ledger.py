@@ -16,12 +16,14 @@ from typing import TypeVar
 from sqlalchemy.exc import SQLAlchemyError
 
 from mesh.clock import Clock
-from metering.event import EventRefusedError, UsageEvent, parse_event
-from metering.store.sql import ModelSum, RefusedEntry, SqlStore
+from metering.event import Event, EventRefusedError, parse_event
+from metering.store.sql import MinuteSum, ModelSum, RefusedEntry, SqlStore
 
 __all__ = ["Ledger", "LedgerUnavailableError", "Outcome"]
 
 T = TypeVar("T")
+
+REFUSED_PAGE_ENTRIES = 256
 
 
 class LedgerUnavailableError(Exception):
@@ -32,7 +34,7 @@ class LedgerUnavailableError(Exception):
 class Outcome:
     """What became of a batch: events new to the ledger, how many it had, reasons of refusals."""
 
-    recorded: tuple[UsageEvent, ...] = ()
+    recorded: tuple[Event, ...] = ()
     duplicates: int = 0
     refusals: tuple[str, ...] = field(default=())
 
@@ -50,7 +52,7 @@ class Ledger:
 
         Raises `LedgerUnavailableError`; the batch may then be given again.
         """
-        events: dict[str, UsageEvent] = {}
+        events: dict[str, Event] = {}
         refused: dict[str, RefusedEntry] = {}
         refusals: list[str] = []
         for payload in payloads:
@@ -62,7 +64,7 @@ class Ledger:
                 refusals.append(entry.reason)
             else:
                 events.setdefault(event.id, event)
-        new = await self._run(
+        new = await self.run(
             lambda: self._store.write(tuple(events.values()), tuple(refused.values()))
         )
         recorded = tuple(event for id_, event in events.items() if id_ in new)
@@ -76,7 +78,40 @@ class Ledger:
 
         Raises `LedgerUnavailableError`.
         """
-        return await self._run(lambda: self._store.sums(tenant, from_ms, until_ms))
+        return await self.run(lambda: self._store.sums(tenant, from_ms, until_ms))
+
+    async def minutes(self, tenant: str, from_ms: int, until_ms: int) -> list[MinuteSum]:
+        """The tenant's sums per minute and model over minutes that begin in [from, until).
+
+        Raises `LedgerUnavailableError`.
+        """
+        return await self.run(lambda: self._store.minutes(tenant, from_ms, until_ms))
+
+    async def take_up_refused(self) -> int:
+        """Try again what was kept aside; returns how many entries this release understands.
+
+        Events of a later version wait for the release that knows it. Raises
+        `LedgerUnavailableError`.
+        """
+        return await self.run(self._take_up_refused)
+
+    def _take_up_refused(self) -> int:
+        taken = 0
+        for page in self._store.refused_pages(REFUSED_PAGE_ENTRIES):
+            events: dict[str, Event] = {}
+            digests: list[str] = []
+            for entry in page:
+                try:
+                    event = parse_event(entry.payload)
+                except EventRefusedError:
+                    continue
+                events.setdefault(event.id, event)
+                digests.append(entry.digest)
+            if digests:
+                self._store.write(tuple(events.values()), ())
+                self._store.drop_refused(digests)
+                taken += len(digests)
+        return taken
 
     def close(self) -> None:
         """Let the write in progress end, and close the database."""
@@ -88,7 +123,11 @@ class Ledger:
             hashlib.sha256(payload).hexdigest(), reason, payload, self._clock.wall_ms()
         )
 
-    async def _run(self, work: Callable[[], T]) -> T:
+    async def run(self, work: Callable[[], T]) -> T:
+        """Do any work on this database, in the ledger's thread.
+
+        Raises `LedgerUnavailableError`.
+        """
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, work)
         except SQLAlchemyError as error:

@@ -3,54 +3,110 @@
 from __future__ import annotations
 
 import hmac
-from collections.abc import Sequence
-from typing import NoReturn
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, NoReturn
 
 import grpc
 import grpc.aio
 
 from mesh.rpc.channel import MESH_SECRET_KEY
+from metering.invoice.desk import BillingDesk, NoPlansError
+from metering.invoice.pricing import UnpricedError
 from metering.ledger import Ledger, LedgerUnavailableError
+from metering.plans.calendar import Month
 from metering.store.sql import ModelSum
 from seedance.v2 import metering_pb2 as pb
 from seedance.v2 import metering_pb2_grpc
 
 __all__ = ["MeteringService"]
 
-Context = grpc.aio.ServicerContext[pb.GetUsageRequest, pb.GetUsageResponse]
+# One servicer's methods have each their own request and response: here none is touched.
+Context = grpc.aio.ServicerContext[Any, Any]
+
+_FORMS = {
+    pb.INVOICE_FORMAT_UNSPECIFIED: "json",
+    pb.INVOICE_FORMAT_JSON: "json",
+    pb.INVOICE_FORMAT_CSV: "csv",
+    pb.INVOICE_FORMAT_HTML: "html",
+}
 
 
 class MeteringService(metering_pb2_grpc.MeteringServicer):
-    """Answers what a tenant used.
+    """Answers what a tenant used and what it costs.
 
     `mesh_secret` not empty: only a caller that shows it is answered, for it names the tenant.
     """
 
-    def __init__(self, ledger: Ledger, mesh_secret: str) -> None:
+    def __init__(self, ledger: Ledger, desk: BillingDesk, mesh_secret: str) -> None:
         self._ledger = ledger
+        self._desk = desk
         self._secret = mesh_secret.encode()
 
     async def GetUsage(  # noqa: N802 - the name in the schema
         self, request: pb.GetUsageRequest, context: Context
     ) -> pb.GetUsageResponse:
         """Sum a tenant's finished generations, in total and per model."""
-        if not self._believed(context):
-            await _refuse(context, grpc.StatusCode.UNAUTHENTICATED, "the mesh's secret is missing")
-        if not request.tenant:
-            await _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, "`tenant` must be given")
+        await self._admit(request.tenant, context)
         if request.until_ms and request.until_ms < request.from_ms:
-            await _refuse(
-                context, grpc.StatusCode.INVALID_ARGUMENT, "`until_ms` must not precede `from_ms`"
-            )
-        try:
+            await _refuse_field(context, "`until_ms` must not precede `from_ms`")
+        async with _answering(context):
             sums = await self._ledger.usage(
                 request.tenant, request.from_ms, request.until_ms or None
             )
-        except LedgerUnavailableError:
-            await _refuse(context, grpc.StatusCode.UNAVAILABLE, "the ledger does not answer")
         return pb.GetUsageResponse(
             tenant=request.tenant, total=_total(sums), models=[_sum_to_pb(s) for s in sums]
         )
+
+    async def GetPlan(  # noqa: N802 - the name in the schema
+        self, request: pb.GetPlanRequest, context: Context
+    ) -> pb.GetPlanResponse:
+        """Tell what a tenant's usage costs."""
+        await self._admit(request.tenant, context)
+        async with _answering(context):
+            plan = await self._desk.plan(request.tenant)
+        return pb.GetPlanResponse(found=plan is not None, document=plan or b"")
+
+    async def ListInvoices(  # noqa: N802 - the name in the schema
+        self, request: pb.ListInvoicesRequest, context: Context
+    ) -> pb.ListInvoicesResponse:
+        """Tell a tenant's closed invoices and the running month's draft."""
+        await self._admit(request.tenant, context)
+        async with _answering(context):
+            heads = await self._desk.invoices(request.tenant)
+        return pb.ListInvoicesResponse(
+            invoices=[
+                pb.InvoiceHead(
+                    number=head.number,
+                    month=head.month,
+                    closed=head.closed,
+                    total=head.total,
+                    currency=head.currency,
+                )
+                for head in heads
+            ]
+        )
+
+    async def GetInvoice(  # noqa: N802 - the name in the schema
+        self, request: pb.GetInvoiceRequest, context: Context
+    ) -> pb.GetInvoiceResponse:
+        """Write one month's invoice."""
+        await self._admit(request.tenant, context)
+        try:
+            month = Month.parse(request.month)
+        except ValueError as error:
+            await _refuse_field(context, f"`month`: {error}")
+        if request.format not in _FORMS:
+            await _refuse_field(context, "`format` is not known")
+        async with _answering(context):
+            document = await self._desk.invoice(request.tenant, month, _FORMS[request.format])
+        return pb.GetInvoiceResponse(document=document)
+
+    async def _admit(self, tenant: str, context: Context) -> None:
+        if not self._believed(context):
+            await _refuse(context, grpc.StatusCode.UNAUTHENTICATED, "the mesh's secret is missing")
+        if not tenant:
+            await _refuse_field(context, "`tenant` must be given")
 
     def _believed(self, context: Context) -> bool:
         if not self._secret:
@@ -58,6 +114,23 @@ class MeteringService(metering_pb2_grpc.MeteringServicer):
         shown = dict(context.invocation_metadata() or ()).get(MESH_SECRET_KEY, "")
         shown_bytes = shown if isinstance(shown, bytes) else shown.encode()
         return hmac.compare_digest(shown_bytes, self._secret)
+
+
+@asynccontextmanager
+async def _answering(context: Context) -> AsyncIterator[None]:
+    """What the ledger and the prices may refuse, as gRPC says it."""
+    try:
+        yield
+    except LedgerUnavailableError:
+        await _refuse(context, grpc.StatusCode.UNAVAILABLE, "the ledger does not answer")
+    except UnpricedError as error:
+        await _refuse(context, grpc.StatusCode.FAILED_PRECONDITION, str(error))
+    except NoPlansError:
+        await _refuse(context, grpc.StatusCode.FAILED_PRECONDITION, "there are no price plans")
+
+
+async def _refuse_field(context: Context, message: str) -> NoReturn:
+    await _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, message)
 
 
 async def _refuse(context: Context, status: grpc.StatusCode, message: str) -> NoReturn:

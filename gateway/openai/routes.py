@@ -18,6 +18,7 @@ from gateway.deps import GatewayDeps
 from gateway.http_errors import REQUEST_ID_HEADER, error_response, refusal_response, request_id
 from gateway.openai.account import Caller
 from gateway.openai.answers import AnswerShape, ChatShape, CompletionShape
+from gateway.openai.billing import invoice_of, invoices_of, plans_of
 from gateway.openai.choices import Choices
 from gateway.openai.run import CREDIT_TOKENS
 from gateway.openai.schema import Asked, read_chat, read_completion
@@ -65,7 +66,7 @@ class _BodyError(Exception):
 
 
 def openai_routes(deps: GatewayDeps) -> APIRouter:
-    """`/v1/chat/completions`, `/v1/completions`, `/v1/models`, `/v1/usage`."""
+    """`/v1/chat/completions`, `/v1/completions`, `/v1/models`, and what the tenant owes."""
     router = APIRouter()
 
     @router.post("/v1/chat/completions")
@@ -87,6 +88,18 @@ def openai_routes(deps: GatewayDeps) -> APIRouter:
     @router.get("/v1/usage")
     async def usage(request: Request) -> Response:
         return await _guarded(deps, request, _usage(deps))
+
+    @router.get("/v1/plans")
+    async def plans(request: Request) -> Response:
+        return await _guarded(deps, request, _plans(deps))
+
+    @router.get("/v1/invoices")
+    async def invoices(request: Request) -> Response:
+        return await _guarded(deps, request, _invoices(deps))
+
+    @router.get("/v1/invoices/{month}")
+    async def invoice(request: Request, month: str) -> Response:
+        return await _guarded(deps, request, _invoice(deps, month))
 
     return router
 
@@ -192,6 +205,29 @@ def _usage(deps: GatewayDeps) -> Answer:
     async def answer(request: Request, principal: Principal, headers: dict[str, str]) -> Response:
         bounds = [_milliseconds(request, name) for name in ("from_ms", "until_ms")]
         return _json(await usage_of(deps.settings, principal.tenant, *bounds), headers)
+
+    return answer
+
+
+def _plans(deps: GatewayDeps) -> Answer:
+    async def answer(_: Request, principal: Principal, headers: dict[str, str]) -> Response:
+        return _json(await plans_of(deps.settings, principal.tenant), headers)
+
+    return answer
+
+
+def _invoices(deps: GatewayDeps) -> Answer:
+    async def answer(_: Request, principal: Principal, headers: dict[str, str]) -> Response:
+        return _json(await invoices_of(deps.settings, principal.tenant), headers)
+
+    return answer
+
+
+def _invoice(deps: GatewayDeps, month: str) -> Answer:
+    async def answer(request: Request, principal: Principal, headers: dict[str, str]) -> Response:
+        form = request.query_params.get("format", "json")
+        document, media = await invoice_of(deps.settings, principal.tenant, month, form)
+        return Response(document, headers=headers, media_type=media)
 
     return answer
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
@@ -13,7 +15,7 @@ from seedance.protocol.errors import ErrorCode, SeedanceError, code_of_grpc_stat
 from seedance.v2 import metering_pb2 as pb
 from seedance.v2 import metering_pb2_grpc
 
-__all__ = ["usage_of"]
+__all__ = ["asking", "usage_of"]
 
 ASK_TIMEOUT_S = 5.0
 _RETRY_AFTER_MS = 1_000
@@ -26,21 +28,9 @@ async def usage_of(
 
     Raises `SeedanceError` `unavailable` when metering does not answer or is not there.
     """
-    if not settings.metering:
-        raise SeedanceError(ErrorCode.UNAVAILABLE, "this gateway knows no metering service")
     request = pb.GetUsageRequest(tenant=tenant, from_ms=from_ms, until_ms=until_ms)
-    secret = settings.mesh_secret.get_secret_value()
-    # Asked now and then by people: a channel per question costs less than one kept for nothing.
-    async with open_channel(settings.metering) as channel:
-        stub = metering_pb2_grpc.MeteringStub(channel)  # type: ignore[no-untyped-call]
-        try:
-            answer = await stub.GetUsage(
-                request,
-                timeout=ASK_TIMEOUT_S,
-                metadata=((MESH_SECRET_KEY, secret),) if secret else None,
-            )
-        except grpc.aio.AioRpcError as error:
-            raise _refusal(error) from None
+    async with asking(settings) as (stub, options):
+        answer = await stub.GetUsage(request, **options)
     return {
         "object": "usage",
         "tenant": answer.tenant,
@@ -49,10 +39,33 @@ async def usage_of(
     }
 
 
+@asynccontextmanager
+async def asking(
+    settings: GatewaySettings,
+) -> AsyncIterator[tuple[metering_pb2_grpc.MeteringStub, dict[str, Any]]]:
+    """Metering's stub and the options of a call; what goes wrong within becomes `SeedanceError`."""
+    if not settings.metering:
+        raise SeedanceError(ErrorCode.UNAVAILABLE, "this gateway knows no metering service")
+    secret = settings.mesh_secret.get_secret_value()
+    options = {
+        "timeout": ASK_TIMEOUT_S,
+        "metadata": ((MESH_SECRET_KEY, secret),) if secret else None,
+    }
+    # Asked now and then by people: a channel per question costs less than one kept for nothing.
+    async with open_channel(settings.metering) as channel:
+        try:
+            yield metering_pb2_grpc.MeteringStub(channel), options  # type: ignore[no-untyped-call]
+        except grpc.aio.AioRpcError as error:
+            raise _refusal(error) from None
+
+
 def _refusal(error: grpc.aio.AioRpcError) -> SeedanceError:
     code = code_of_grpc_status(error.code().name)
     if code is ErrorCode.BAD_REQUEST:
         return SeedanceError(code, error.details() or "metering refused the question")
+    if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
+        # No plans, or none for what was used: the operator's to mend, the tenant's to know.
+        return SeedanceError(ErrorCode.UNAVAILABLE, error.details() or "there is no price")
     # A wrong secret between services is our fault, never the caller's.
     return SeedanceError(
         ErrorCode.UNAVAILABLE, "metering does not answer", retry_after_ms=_RETRY_AFTER_MS

@@ -236,6 +236,11 @@ class Streams {
     return [...this.live.values()].some((stream) => stream.state !== "waiting");
   }
 
+  /** A resume is of use: one runs, or the store may not know of an end and its bill (§4.9). */
+  get unsettled() {
+    return this.started || this.ended.size > 0;
+  }
+
   add(frame) {
     if (this.live.size >= STREAMS_MAX) {
       const message = `this client already holds ${STREAMS_MAX} generations: wait for one to end`;
@@ -382,7 +387,9 @@ export class ClientMachine {
     else if ("connect" in event) this.#connect();
     else if ("submit" in event) this.#submit(event.submit);
     else if ("abort" in event) {
-      this.effects.push(...this.streams.abort(event.abort, this.state === "open"));
+      // On probation its `generate` may be unheard; both are said afterwards.
+      const connected = this.state === "open" && !this.reconnect.probing;
+      this.effects.push(...this.streams.abort(event.abort, connected));
     } else if ("opened" in event) this.#opened(now);
     else if ("lost" in event) this.#lost(event.lost, now);
     else if ("reading" in event) {
@@ -424,7 +431,7 @@ export class ClientMachine {
     this.openedAt = now;
     this.refusal = null;
     this.timers = new Map([["silence", now + GREETING_MS]]);
-    if (this.session && this.streams.started) {
+    if (this.session && this.streams.unsettled) {
       this.state = "resuming";
       const { session, token } = this.session;
       const offsets = this.streams.offsets();
@@ -446,8 +453,12 @@ export class ClientMachine {
       this.effects.push(...this.streams.loseSession(...ERROR_OF_CLOSE.get(4410)));
       if (this.streams.live.size) this.#retry(now);
       else this.#end("idle", ...ERROR_OF_CLOSE.get(4410));
-    } else if (RETRY.has(code)) this.#retry(now);
-    else this.#end("idle", ...this.#reason(code));
+    } else if (RETRY.has(code)) {
+      // Where there was only an end to tell, nobody has to wait for that.
+      const { live, started } = this.streams;
+      if (this.state === "resuming" && live.size && !started) this.session = null;
+      this.#retry(now);
+    } else this.#end("idle", ...this.#reason(code));
   }
 
   #retry(now) {

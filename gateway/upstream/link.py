@@ -125,16 +125,20 @@ class Link:
 
     async def _ping(self, channel: grpc.aio.Channel) -> None:
         """Measure the round trip for ever; whatever the instance says, it has answered."""
-        took_s: float | None = 0.0
+        wait_s = PING_EVERY_S
         while True:
-            await asyncio.sleep(PING_EVERY_S if took_s is not None else 0)
+            await asyncio.sleep(wait_s)
             started = self._clock.monotonic()
             try:
                 await _check(channel, PING_TIMEOUT_S)
-                took_s = self._clock.monotonic() - started
+                answered = True
             except grpc.aio.AioRpcError:
-                took_s = None
-            self._breaker.sample(took_s, self._clock.monotonic())
+                answered = False
+            now = self._clock.monotonic()
+            # The next one is due by the last one's beginning: a ping that timed out is followed at
+            # once, one that failed at once is not.
+            wait_s = max(0.0, started + PING_EVERY_S - now)
+            self._breaker.sample(now - started if answered else None, now)
 
     def _become(self, state: LinkState) -> None:
         assert state in _NEXT[self._state], (self._state, state)  # noqa: S101 - our own bug

@@ -1,7 +1,7 @@
 """The front desk: who is let in, who listens to which generation, who may go on (contract §7).
 
-It turns commands into moves between the sequences' places. Between two steps it holds all that the engine knows
-of calls, credit, epochs and transcripts.
+It turns commands into moves between the sequences' places, and holds all that the engine knows of
+calls, credit, epochs and transcripts.
 """
 
 from __future__ import annotations

@@ -40,9 +40,10 @@ class Engine:
         emit      what is new since the last time; nothing depends on it
 
     No threads, no waiting: whoever drives it calls one at a time, except that `apply` and `emit` may
-    be called while `compute` runs (see `EngineLoop`): neither calls the runner. He may sleep `wait_s` between two steps unless
-    commands arrive. A fault of one request ends that request; a fault of the runner ends the
-    generations of that step. With `trace` each step's stages are written down.
+    be called while `compute` runs (see `EngineLoop`), for neither calls the runner. Between two
+    steps the driver may sleep for `wait_s` unless commands arrive. A fault of one request ends that
+    request; a fault of the runner ends the generations of that step. With `trace` each step's stages
+    are written down.
     """
 
     def __init__(

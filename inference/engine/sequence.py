@@ -78,9 +78,11 @@ class Sequence:
     `answer_ids` is the answer's own list: it grows as tokens are taken. `arrival` is in seconds of
     the engine's clock; `vocab_size` is set when the request brings its own vocabulary (scripts).
     `deadline` is soft, in the same seconds; `account` is its tenant's, given by the scheduler;
-    `preemptions` counts how often it lost its blocks while it ran. `batch_bound`: the batch grows no larger while it runs. `salt` says with whom cached blocks may be shared; `cached_tokens` is how much of the prompt was
-    found in them when it first ran, `digests` are the names of its full blocks. The first `dropped`
-    entries of its table have left the model's window: nobody holds them for it, and they are 0.
+    `preemptions` counts how often it lost its blocks while it ran. `batch_bound`: the batch grows no
+    larger while it runs. `salt` says with whom cached blocks may be shared; `cached_tokens` is how
+    much of the prompt was found in them when it first ran, `digests` are the names of its full
+    blocks. The first `dropped` entries of its table have left the model's window: nobody holds them
+    for it, and they are 0.
     """
 
     id: int

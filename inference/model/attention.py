@@ -18,8 +18,9 @@ to somebody else.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F  # noqa: N812 -- the name everybody in the field knows it by
@@ -28,14 +29,41 @@ from torch import Tensor
 from inference.engine.plan import PlanRow
 from inference.model.kv_cache import KvCache
 from inference.model.linear import ROWS_MIN
+from inference.model.staging import send
 
-__all__ = ["SLOT_STEP", "TILE_TOKENS", "AttentionGroup", "Grouping", "attend", "slots_read"]
+__all__ = [
+    "SLOT_STEP",
+    "TILE_TOKENS",
+    "AttentionBackend",
+    "AttentionGroup",
+    "Grouping",
+    "Layout",
+    "TiledAttention",
+    "attend",
+    "slots_read",
+]
 
 TILE_TOKENS = 32
 SLOT_STEP = 128
 # Steps grow with the length, so that many lengths are read alike; under a third is padding.
 SLOT_STEPS_MIN = 4
 QUERY_ROWS_MIN = 4
+
+
+class Layout(Protocol):
+    """A step's rows, laid out on the device for all layers that share a window."""
+
+    def read(self, queries: Tensor, layer: int, cache: KvCache) -> Tensor:
+        """What each of `queries` [tokens, kv_heads, group, head_dim] reads: [tokens, heads * head_dim]."""
+        ...
+
+
+class AttentionBackend(Protocol):
+    """One way to read the cache."""
+
+    def lay_out(self, rows: Sequence[PlanRow], window: int | None) -> Layout:
+        """Get rows ready for the layers with a sliding window of `window` tokens (None: all seen)."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,16 +95,17 @@ def slots_read(position: int, window: int | None, block_size: int) -> range:
     """
     tile = position // TILE_TOKENS * TILE_TOKENS
     if window is None:
-        return range(_stepped(tile + TILE_TOKENS))
+        return range(_stepped(tile + TILE_TOKENS, block_size))
     first = max(0, tile + 1 - window) // block_size * block_size
     most = window - 1 + TILE_TOKENS + block_size - 1
-    length = min(_stepped(tile + TILE_TOKENS - first), -(-most // block_size) * block_size)
+    stepped = _stepped(tile + TILE_TOKENS - first, block_size)
+    length = min(stepped, -(-most // block_size) * block_size)
     return range(first, first + length)
 
 
-def _stepped(length: int) -> int:
-    """The next multiple of `SLOT_STEP`, or of a coarser step for a long one."""
-    step = SLOT_STEP
+def _stepped(length: int, block_size: int) -> int:
+    """The next multiple of `SLOT_STEP` and of a block, or of a coarser step for a long one."""
+    step = max(SLOT_STEP, block_size)
     while length > SLOT_STEPS_MIN * step:
         step *= 2
     return -(-length // step) * step
@@ -186,12 +215,38 @@ class Grouping:
             mask = mask.repeat_interleave(self.group, dim=2)
         return AttentionGroup(
             tile=tiles.tile,
-            tokens=torch.tensor(tiles.tokens, device=self.device),
-            places=None if whole else torch.tensor(tiles.places, device=self.device),
-            kept=None if whole else torch.tensor(tiles.kept, device=self.device),
-            tables=torch.tensor(tiles.tables, device=self.device),
+            tokens=send(tiles.tokens, self.device),
+            places=None if whole else send(tiles.places, self.device),
+            kept=None if whole else send(tiles.kept, self.device),
+            tables=send(tiles.tables, self.device),
             mask=mask.to(self.device),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class TiledAttention:
+    """The backend of every device: each group's slots are gathered, and multiplied.
+
+    `group` is the number of queries per key-value head, `dtype` the type computed in.
+    """
+
+    group: int
+    block_size: int
+    dtype: torch.dtype
+    device: torch.device
+
+    def lay_out(self, rows: Sequence[PlanRow], window: int | None) -> Layout:
+        """Sort the rows into groups."""
+        sort = Grouping(window, self.group, self.block_size, self.dtype, self.device)
+        return _Tiled(sort(rows))
+
+
+@dataclass(frozen=True, slots=True)
+class _Tiled:
+    groups: list[AttentionGroup]
+
+    def read(self, queries: Tensor, layer: int, cache: KvCache) -> Tensor:
+        return attend(queries, layer, self.groups, cache)
 
 
 def attend(queries: Tensor, layer: int, groups: list[AttentionGroup], cache: KvCache) -> Tensor:

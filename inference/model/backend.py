@@ -26,7 +26,7 @@ from inference.model.torch_runner import physical_cores
 from inference.native.library import Library, load
 from inference.native.runner import why_unsupported
 
-__all__ = ["CPU_BACKENDS", "Asked", "choose_library", "native_threads"]
+__all__ = ["CPU_BACKENDS", "Asked", "GpuOptions", "choose_library", "native_threads"]
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +51,19 @@ class Asked:
     kv_cache_dtype: str = "auto"
     quantize: str = "auto"
     block_size: int = 64
+
+
+@dataclass(frozen=True, slots=True)
+class GpuOptions:
+    """Options of a GPU alone.
+
+    Decodes of up to `rows_max` sequences are recorded. `torch_compile` fuses what it can; where it
+    fails the model computes without it, or, without `compile_fallback`, not at all.
+    """
+
+    rows_max: int = 64
+    torch_compile: bool = False
+    compile_fallback: bool = True
 
 
 def choose_library(

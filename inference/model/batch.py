@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from inference.engine.plan import PlanRow, StepPlan
-from inference.model.attention import AttentionGroup, Grouping
+from inference.model.attention import AttentionBackend, Layout, TiledAttention
 from inference.model.config import ModelConfig
 from inference.model.linear import ROWS_MIN
+from inference.model.staging import send
 
 __all__ = ["StepBatch", "build_batch"]
 
@@ -20,7 +21,7 @@ class StepBatch:
     """All rows' tokens, concatenated: T tokens, at least `ROWS_MIN`.
 
     `token_ids`, `positions`, `slots`: [T]; slots say where in the cache keys and values go.
-    `groups` [layers]: each layer's attention groups, the same list for layers with equal windows.
+    `layouts` [layers]: how each layer reads the cache, the same one for layers with equal windows.
     `samplers` are the rows whose next token is chosen, `last_tokens` [S] their last tokens' places,
     S at least `ROWS_MIN`: surplus places repeat the last one. A token alone is computed twice.
     """
@@ -28,15 +29,24 @@ class StepBatch:
     token_ids: Tensor
     positions: Tensor
     slots: Tensor
-    groups: list[list[AttentionGroup]]
+    layouts: list[Layout]
     samplers: list[PlanRow]
     last_tokens: Tensor
 
 
 def build_batch(
-    plan: StepPlan, config: ModelConfig, block_size: int, dtype: torch.dtype, device: torch.device
+    plan: StepPlan,
+    config: ModelConfig,
+    block_size: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    attention: AttentionBackend | None = None,
 ) -> StepBatch:
-    """Lay a plan out; `dtype` is the type that attention computes in."""
+    """Lay a plan out; `dtype` is the type that attention computes in.
+
+    On a GPU the copies are only begun: whoever reads them on another stream has to wait for this one.
+    """
+    backend = attention or TiledAttention(config.group, block_size, dtype, device)
     token_ids: list[int] = []
     positions: list[int] = []
     slots: list[int] = []
@@ -53,17 +63,14 @@ def build_batch(
             last_tokens.append(len(token_ids) - 1)
     for column in (token_ids, positions, slots, last_tokens):
         _pad(column)
-    by_window = {
-        window: Grouping(window, config.group, block_size, dtype, device)(plan.rows)
-        for window in set(config.layer_windows)
-    }
+    by_window = {w: backend.lay_out(plan.rows, w) for w in set(config.layer_windows)}
     return StepBatch(
-        token_ids=torch.tensor(token_ids, device=device),
-        positions=torch.tensor(positions, device=device),
-        slots=torch.tensor(slots, device=device),
-        groups=[by_window[window] for window in config.layer_windows],
+        token_ids=send(token_ids, device),
+        positions=send(positions, device),
+        slots=send(slots, device),
+        layouts=[by_window[window] for window in config.layer_windows],
         samplers=samplers,
-        last_tokens=torch.tensor(last_tokens, dtype=torch.long, device=device),
+        last_tokens=send(last_tokens, device),
     )
 
 

@@ -68,6 +68,11 @@ class KvCache:
         """Keep `rows` [tokens, 2 * kv_heads * head_dim] at `slots` [tokens]."""
         self._slots[layer].index_copy_(0, slots, rows.to(self._slots.dtype))
 
+    def pages(self, layer: int) -> tuple[Tensor, Tensor]:
+        """All keys and all values as they lie, each [blocks, block_size, kv_heads, head_dim]."""
+        pairs = self._slots[layer].view(self.blocks, self.block_size, *self._heads)
+        return pairs[:, :, 0], pairs[:, :, 1]
+
     def read(self, layer: int, tables: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Keys and values in `dtype` of the blocks in `tables` [rows, blocks].
 

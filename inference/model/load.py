@@ -9,8 +9,9 @@ from pathlib import Path
 import torch
 
 from inference.engine.runner import ModelInfo, Runner
-from inference.model.backend import Asked, choose_library, native_threads
+from inference.model.backend import Asked, GpuOptions, choose_library, native_threads
 from inference.model.config import ModelConfig
+from inference.model.cuda_runner import load_cuda
 from inference.model.errors import ModelLoadError
 from inference.model.gguf_weights import GgufWeights
 from inference.model.kv_cache import KvCache, blocks_that_fit, kv_dtype
@@ -18,14 +19,15 @@ from inference.model.preparer import HfPreparer
 from inference.model.safetensors_weights import SafetensorsWeights
 from inference.model.text_files import TextSide, text_of_folder, text_of_gguf
 from inference.model.torch_runner import TorchRunner, default_threads
-from inference.model.transformer import load_transformer
+from inference.model.transformer import Transformer, load_transformer
 from inference.native.runner import load_native
 
 __all__ = ["ModelLoadError", "load_model"]
 
 log = logging.getLogger(__name__)
 
-BLOCK_SIZES = (16, 32, 64, 128)
+# The largest is for GPUs, where FlashAttention 2 reads pages of no other size.
+BLOCK_SIZES = (16, 32, 64, 128, 256)
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 KV_DTYPES = ("auto", "fp32", "bf16", "fp16")
 QUANTIZATIONS = ("auto", "none", "int8", "int4")
@@ -51,6 +53,7 @@ def load_model(
     threads: int = 0,
     cpu_backend: str = "auto",
     native_library: Path | None = None,
+    gpu: GpuOptions | None = None,
     progress: Callable[[float], None] = _nobody_hears,
 ) -> tuple[Runner, HfPreparer]:
     """Load a Hugging Face folder or a GGUF file.
@@ -61,7 +64,8 @@ def load_model(
     how keys and values are kept; they are computed with in `dtype`. `quantize`: `int8` and `int4`
     make the matrices smaller that have more bits; `none` computes with what the file has; `auto` is
     what the backend needs, int8 for the native step and none else. `threads` 0: `default_threads`,
-    `native_threads`. `native_library` is one built ahead. `progress` hears the share loaded, 0 to 1.
+    `native_threads`. `native_library` is one built ahead. `progress` hears the share loaded,
+    0 to 1, and then that of the steps recorded for a GPU, which `gpu` is for.
 
     Raises `ModelLoadError`, one line with what to do, for what cannot be used.
     """
@@ -90,11 +94,22 @@ def load_model(
         bits, threads = (4 if quantize == "int4" else 8), threads or native_threads()
         return load_native(library, source, info, threads, progress, layer_bits=bits), preparer
     torch.set_num_threads(threads or default_threads())
-    cache = KvCache(config, info.total_blocks, block_size, kept, device, info.cold_blocks)
-    model = load_transformer(
-        source, compute, device, progress, _torch_quantization(quantize, device)
-    )
-    return TorchRunner(info, model, cache), preparer
+    smaller = _torch_quantization(quantize, device)
+    model = load_transformer(source, compute, device, progress, smaller)
+    return _torch_runner(info, model, kept, gpu or GpuOptions(), progress), preparer
+
+
+def _torch_runner(
+    info: ModelInfo,
+    model: Transformer,
+    kept: torch.dtype,
+    gpu: GpuOptions,
+    progress: Callable[[float], None],
+) -> Runner:
+    if model.device.type == "cuda":
+        return load_cuda(info, model, kept, gpu, progress)
+    blocks, size, cold = info.total_blocks, info.block_size, info.cold_blocks
+    return TorchRunner(info, model, KvCache(model.config, blocks, size, kept, model.device, cold))
 
 
 def _device() -> torch.device:

@@ -24,7 +24,7 @@ from inference.model.counter_random import uniforms
 from inference.model.linear import ROWS_MIN
 from inference.model.logit_edits import edit_scores, wants_edits
 
-__all__ = ["CANDIDATES", "TEMPERATURE_MIN", "sample"]
+__all__ = ["CANDIDATES", "TEMPERATURE_MIN", "plainly_greedy", "sample"]
 
 Floats = NDArray[np.float64]
 Ids = NDArray[np.int64]
@@ -33,6 +33,16 @@ Number = TypeVar("Number", np.float64, np.int64)
 CANDIDATES = 256
 # At and below it the highest score wins: dividing by less would only turn rounding into chance.
 TEMPERATURE_MIN = 1e-3
+
+
+def plainly_greedy(row: PlanRow) -> bool:
+    """Whether a row asks for nothing but the likeliest token's id."""
+    sampling = row.sampling
+    return (
+        sampling.temperature <= TEMPERATURE_MIN
+        and sampling.logprobs is None
+        and not wants_edits(row)
+    )
 
 
 def sample(logits: Tensor, rows: Sequence[PlanRow]) -> list[Sampled]:

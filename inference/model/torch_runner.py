@@ -77,7 +77,7 @@ class TorchRunner:
             plan, self._model.config, self._cache.block_size, self._model.dtype, self._model.device
         )
         logits = self._model.forward(batch, self._cache)
-        return sample(logits, batch.samplers)
+        return sample(logits[: len(batch.samplers)], batch.samplers)
 
     def release(self, sequence_id: int) -> None:
         """Nothing is kept per sequence beside its blocks, which are the engine's."""

@@ -14,11 +14,11 @@ import torch
 import torch.nn.functional as F  # noqa: N812 -- the name everybody in the field knows it by
 from torch import Tensor
 
-from inference.model.attention import AttentionGroup, attend
+from inference.model.attention import Layout
 from inference.model.batch import StepBatch
 from inference.model.config import ModelConfig
 from inference.model.kv_cache import KvCache
-from inference.model.linear import Linear
+from inference.model.linear import ROWS_MIN, Linear
 from inference.model.quantized import QuantizedLinear, int4_linear, int8_linear
 from inference.model.weights import WeightSource
 
@@ -56,11 +56,11 @@ class _Layer:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """What the layers of one step need: rotations [T, 1, head_dim / 2], slots, each one's groups."""
+    """What the layers of one step need: rotations [T, 1, head_dim / 2], slots, each one's layout."""
 
     rotations: Tensor
     slots: Tensor
-    groups: list[list[AttentionGroup]]
+    layouts: list[Layout]
 
 
 class Transformer:
@@ -80,6 +80,7 @@ class Transformer:
         self._final_norm = final_norm
         self._head = head
         self._frequencies = _frequencies(config).to(embedding.device)
+        self._run_mlp = self._mlp
 
     @property
     def device(self) -> torch.device:
@@ -92,19 +93,31 @@ class Transformer:
         return self._embedding.dtype
 
     def forward(self, batch: StepBatch, cache: KvCache) -> Tensor:
-        """Compute all tokens, fill their slots in the cache, and return the samplers' logits.
+        """Compute all tokens, fill their slots in the cache, and return the last tokens' logits.
 
-        Shape [samplers, vocab]; empty when no row samples.
+        Shape [last_tokens, vocab]; empty when no row samples.
         """
-        step = _Step(self._rotations(batch.positions), batch.slots, batch.groups)
+        step = _Step(self._rotations(batch.positions), batch.slots, batch.layouts)
         x = F.embedding(batch.token_ids, self._embedding)
         for index, layer in enumerate(self._layers):
             x = self._attention(x, index, layer, step, cache)
-            x = self._mlp(x, layer)
-        if not batch.samplers:
+            x = self._run_mlp(x, layer)
+        if not batch.last_tokens.numel():
             return x.new_empty(0, self.config.vocab_size)
         last = self._norm(x.index_select(0, batch.last_tokens), self._final_norm)
-        return self._head(last)[: len(batch.samplers)]
+        return self._head(last)
+
+    @torch.inference_mode()
+    def fuse(self) -> None:
+        """Let `torch.compile` fuse the arithmetic between the MLPs' products, and try it.
+
+        It may raise whatever the compiler meets; the model then computes as before.
+        """
+        fused = torch.compile(self._mlp, dynamic=True)
+        size = self.config.hidden_size
+        for rows in (1, ROWS_MIN):  # one row is a shape of its own, all others are one
+            fused(torch.zeros(rows, size, dtype=self.dtype, device=self.device), self._layers[0])
+        self._run_mlp = fused
 
     def _attention(
         self, x: Tensor, index: int, layer: _Layer, step: _Step, cache: KvCache
@@ -125,7 +138,7 @@ class Transformer:
         queries = qkv[:, :query_size].view(
             tokens, config.kv_head_count, config.group, config.head_dim
         )
-        read = attend(queries, index, step.groups[index], cache)
+        read = step.layouts[index].read(queries, index, cache)
         return layer.output.plus(read, x)
 
     def _mlp(self, x: Tensor, layer: _Layer) -> Tensor:

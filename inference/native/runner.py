@@ -9,11 +9,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from inference.engine.plan import PlanRow, Sampled, StepPlan
+from inference.engine.plan import Sampled, StepPlan
 from inference.engine.runner import ModelInfo
 from inference.model.config import ModelConfig
-from inference.model.logit_edits import wants_edits
-from inference.model.sampler import TEMPERATURE_MIN, sample
+from inference.model.sampler import plainly_greedy, sample
 from inference.model.weights import WeightSource
 from inference.native.library import Library, ModelShape, NativeModel, NormSlot, Slot
 from inference.native.weights import GROUP, WIDE, read_levels, stack
@@ -68,7 +67,7 @@ class NativeRunner:
         self._model.copy(plan.copies)
         samplers = [row for row in plan.rows if row.sample]
         logits, greedy = self.forward(plan)
-        drawn = [i for i, row in enumerate(samplers) if not _plainly_greedy(row)]
+        drawn = [i for i, row in enumerate(samplers) if not plainly_greedy(row)]
         results = [
             Sampled(row.sequence_id, token_id)
             for row, token_id in zip(samplers, greedy.tolist(), strict=True)
@@ -126,15 +125,6 @@ class NativeRunner:
     def close(self) -> None:
         """Give back weights, cache and threads."""
         self._model.close()
-
-
-def _plainly_greedy(row: PlanRow) -> bool:
-    sampling = row.sampling
-    return (
-        sampling.temperature <= TEMPERATURE_MIN
-        and sampling.logprobs is None
-        and not wants_edits(row)
-    )
 
 
 def _ints(values: list[int]) -> Ints:

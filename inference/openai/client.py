@@ -60,7 +60,7 @@ def _headers(settings: InferenceSettings) -> dict[str, str]:
 def find_upstream(settings: InferenceSettings) -> Upstream:
     """Ask what is served. Raises `ConnectionError` when there is no answer."""
     try:
-        url, headers = f"{settings.upstream_url}/models", _headers(settings)
+        url, headers = f"{settings.upstream_url.rstrip('/')}/models", _headers(settings)
         answer = httpx.get(url, headers=headers, timeout=CONNECT_S, trust_env=False)
         models = {model["id"]: model for model in answer.raise_for_status().json()["data"]}
         name = settings.upstream_model or next(iter(models))

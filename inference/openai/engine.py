@@ -153,29 +153,34 @@ class UpstreamEngine:
             if generation.marks.first_step is None:
                 generation.marks.first_step = now
                 self._desk.gate.begun(now)
-            self._streams[sequence.id] = tasks.create_task(self._read(generation))
+            # While the server is silent a stream outlives its place: parked, it was heard by nobody.
+            if sequence.id not in self._streams:
+                self._streams[sequence.id] = tasks.create_task(self._read(generation))
 
     def _hang_up(self, sequence_id: int) -> None:
         self._paused.pop(sequence_id, None)
         task = self._streams.pop(sequence_id, None)
         if task is not None:
             task.cancel()
+        else:
+            # A continuation that never ran has a stream all the same.
+            _source(self._desk.directory.of_sequence(sequence_id)).drop()
 
     async def _read(self, generation: Generation) -> None:
         """One generation's stream, from where its answer stands to its end or until hung up."""
         sequence_id = generation.sequence.id
-        prepared = generation.opened.prepared
-        assert isinstance(prepared, UpstreamPrepared)  # noqa: S101
+        source = _source(generation)
         reason, error = None, None
         try:
-            reason = await self._relay(generation, prepared.source)
+            try:
+                reason = await self._relay(generation, source)
+            finally:
+                await source.close()
         except SeedanceError as fault:
             error = fault
         except Exception:  # noqa: BLE001 - this request's fault, not its neighbours'
             _log.exception("an answer could not be read")
             error = internal_error()
-        finally:
-            await prepared.source.close()
         # Its own task is not to be cancelled by its end.
         self._streams.pop(sequence_id, None)
         self._desk.finish(generation, self._clock.monotonic(), reason=reason, error=error)
@@ -217,3 +222,9 @@ class UpstreamEngine:
         if counted and counted != came:
             self.miscounted += abs(counted - came)
             _log.debug("the upstream counted %d tokens where %d came", counted, came)
+
+
+def _source(generation: Generation) -> Source:
+    prepared = generation.opened.prepared
+    assert isinstance(prepared, UpstreamPrepared)  # noqa: S101 - this engine prepares nothing else
+    return prepared.source

@@ -88,6 +88,10 @@ class Source:
         if deltas is not None:
             await deltas.aclose()
 
+    def drop(self) -> None:
+        """Nobody will read on: the event loop closes what is collected."""
+        self._deltas = None
+
     async def _hear(self) -> bool:
         found = None if self._deltas is None else await anext(self._deltas, None)
         if found is None:

@@ -8,15 +8,15 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any, NamedTuple
 
 from seedance.protocol.errors import ErrorCode, SeedanceError
-from seedance.protocol.request import GenerateRequest, Sampling
+from seedance.protocol.request import GenerateRequest
 
 __all__ = ["DONE", "Delta", "delta", "event_data", "refusal", "wish"]
 
 EVENT_BYTES_MAX = 1024 * 1024
-_TOKENS_MAX = 2**31 - 1
 DONE = b"[DONE]"
 # llama.cpp keeps seeds in 32 bits.
 _SEED_MAX = 2**31 - 1
+_COUNT_MAX = 2**32 - 1
 _RETRY_AFTER_S, _RETRY_AFTER_S_MAX = 1, 30
 # What OpenAI's API has no word for goes under vLLM's and SGLang's names, and only when asked for.
 _OF_REQUEST = ("max_tokens", "min_tokens", "stop", "stop_token_ids", "ignore_eos")
@@ -46,7 +46,8 @@ def wish(request: GenerateRequest, model: str, *, counting: bool) -> tuple[str, 
     """
     sampling = request.sampling
     options = {"include_usage": True} | ({"continuous_usage_stats": True} if counting else {})
-    body = {"model": model, "stream": True, "stream_options": options, "seed": _seed(sampling)}
+    body = {"model": model, "stream": True, "stream_options": options}
+    body |= {} if sampling.seed is None else {"seed": _seed(sampling.seed, sampling.choice)}
     body |= {"temperature": sampling.temperature, "top_p": sampling.top_p}
     body |= {name: value for name in _OF_REQUEST if (value := getattr(request, name))}
     body |= {name: value for name in _OF_SAMPLING if (value := getattr(sampling, name))}
@@ -58,12 +59,11 @@ def wish(request: GenerateRequest, model: str, *, counting: bool) -> tuple[str, 
     return "completions", body | {"prompt": request.prompt or request.prompt_token_ids}
 
 
-def _seed(sampling: Sampling) -> int:
-    """A function of (seed, choice); for choice 0 the caller's own seed, where the server can hold it."""
-    seed = sampling.seed or 0
-    if sampling.choice == 0 and seed <= _SEED_MAX:
+def _seed(seed: int, choice: int) -> int:
+    """A function of both; for choice 0 the caller's own seed, where the server can hold it."""
+    if choice == 0 and seed <= _SEED_MAX:
         return seed
-    digest = hashlib.blake2s(f"{seed}/{sampling.choice}".encode(), digest_size=4).digest()
+    digest = hashlib.blake2s(f"{seed}/{choice}".encode(), digest_size=4).digest()
     return int.from_bytes(digest, "big") & _SEED_MAX
 
 
@@ -92,21 +92,25 @@ def delta(data: bytes) -> Delta:
         event = json.loads(data)
         choice = event["choices"][0] if event["choices"] else {}
         text = choice.get("text") or choice.get("delta", {}).get("content") or ""
-        counts = _counts(event["usage"]) if event.get("usage") else None
+        usage = event.get("usage")
+        if usage:
+            prompt = _count(usage["prompt_tokens"])
+            cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+            # More than there was, and metering would refuse the bill.
+            usage = prompt, min(_count(cached), prompt), _count(usage["completion_tokens"])
         # Half a surrogate pair is no text.
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        return Delta(text, choice.get("finish_reason"), counts)
-    except (LookupError, ValueError, TypeError, AttributeError, RecursionError):
+        return Delta(text, choice.get("finish_reason"), usage)
+    except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RecursionError):
         raise refusal(0) from None
 
 
-def _counts(usage: dict[str, Any]) -> tuple[int, int, int]:
-    """`Delta.counts`. Raises `ValueError` for what cannot be: a bill would say it again."""
-    prompt, answer = int(usage["prompt_tokens"]), int(usage["completion_tokens"])
-    cached = int((usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0)
-    if not (0 <= prompt <= _TOKENS_MAX and 0 <= answer <= _TOKENS_MAX and cached >= 0):
-        raise ValueError
-    return prompt, min(cached, prompt), answer
+def _count(told: Any) -> int:
+    # One that no message of ours can hold would end the call, and everybody's streams with it.
+    count = int(told)
+    if not 0 <= count <= _COUNT_MAX:
+        raise ValueError("not a number of tokens")
+    return count
 
 
 def refusal(status: int, retry_after: str = "", said: bytes = b"") -> SeedanceError:

@@ -16,7 +16,9 @@ from seedance.protocol.frames import ClientFrame
 
 __all__ = ["Link"]
 
-MESSAGE_BYTES_MAX = 4 * 1024 * 1024
+# The largest message is an answer in one piece with log-probabilities: 8 MiB at most in the binary
+# form (§5), twice that in JSON.
+MESSAGE_BYTES_MAX = 16 * 1024 * 1024
 OPEN_TIMEOUT_S = 10.0
 CLOSE_TIMEOUT_S = 1.0
 HANG_UP_TIMEOUT_S = 2.0
@@ -96,6 +98,13 @@ class Link:
                 for frame, seq in spoken.decode(await socket.recv()):
                     self._report(Received(frame, seq))
         except ConnectionClosed as closed:
+            if (
+                closed.rcvd is None
+                and closed.sent
+                and closed.sent.code == CloseCode.MESSAGE_TOO_BIG
+            ):
+                # A message that is too big for us: a resume would only bring it again.
+                return CloseCode.PROTOCOL_ERROR
             return closed.rcvd.code if closed.rcvd else _LOST
         except ProtocolFault as fault:
             await socket.close(CloseCode.UNSUPPORTED_DATA, fault.message)

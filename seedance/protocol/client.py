@@ -152,7 +152,7 @@ class ClientMachine:
             case on.Submit():
                 self._submit(event)
             case on.Abort(stream_id):
-                connected = self._state is ClientState.OPEN
+                connected = self._state is ClientState.OPEN and not self._reconnect.probing
                 self._effects += self._streams.abort(stream_id, connected=connected)
             case on.Opened():
                 self._opened(now)
@@ -196,10 +196,9 @@ class ClientMachine:
     def _opened(self, now: float) -> None:
         if self._state is not ClientState.CONNECTING:
             return
-        self._opened_at = now
-        self._refusal = None
+        self._opened_at, self._refusal = now, None
         self._timers = {_Timer.SILENCE: now + GREETING_S}
-        if self._session is not None and self._streams.started:
+        if self._session is not None and self._streams.unsettled:
             self._move(ClientState.RESUMING)
             last_seq, offsets = self._window.base - 1, self._streams.offsets()
             self._send([Resume(self._session.session, self._session.token, last_seq, offsets)])
@@ -224,6 +223,9 @@ class ClientMachine:
             else:
                 self._end(ClientState.IDLE, *_ERROR_OF_CLOSE[close_code])
         elif close_code in CLOSE_RETRY_RESUME:
+            if self._state is ClientState.RESUMING and self._streams and not self._streams.started:
+                # There was only an end to tell: nobody has to wait for that.
+                self._session = None
             self._retry(now)
         else:
             self._end(ClientState.IDLE, *_reason(close_code, self._refusal))
@@ -293,8 +295,7 @@ class ClientMachine:
     def _heard(self, now: float) -> None:
         if self._state is ClientState.OPEN and self._session is not None:
             quiet_s = self._session.heartbeat.session
-            self._timers[_Timer.SILENCE] = now + quiet_s
-            self._timers[_Timer.PING] = now + quiet_s * PING_SHARE
+            self._timers |= {_Timer.SILENCE: now + quiet_s, _Timer.PING: now + quiet_s * PING_SHARE}
 
     def _open(self, session: SessionFrame, now: float) -> None:
         self._session = session

@@ -78,6 +78,11 @@ class ClientStreams:
         """Whether a session may know any of them."""
         return any(stream.state is not _StreamState.WAITING for stream in self._live.values())
 
+    @property
+    def unsettled(self) -> bool:
+        """Whether a resume is of use: one runs, or the store may not know of an end and its bill (§4.9)."""
+        return self.started or bool(self._ended)
+
     def add(self, frame: Generate) -> None:
         """A new generation. Raises `overloaded` at the bound."""
         stream_id = frame.id
@@ -109,7 +114,10 @@ class ClientStreams:
         return [stream.frame for stream in waiting[:room]]
 
     def abort(self, stream_id: str, *, connected: bool) -> list[Effect]:
-        """The user wants no more of it: told now, or when a connection stands again."""
+        """The user wants no more of it: told now, or when a connection stands again.
+
+        `connected`: it stands, and no longer on probation, on which its `generate` may be unheard.
+        """
         stream = self._live.get(stream_id)
         if stream is None or stream.aborted:
             return []

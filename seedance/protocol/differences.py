@@ -11,7 +11,9 @@ from seedance.protocol.envelope import corrupted
 
 __all__ = ["STREAMS_MAX", "Chain", "Streams"]
 
-# Named and not ended; a session has 64 live streams.
+# Who writes remembers so many of the ids that were named last; a session has 64 live streams, and a
+# frame that is sent again after its stream's end names one that never ends again. Who reads
+# remembers twice as many, for it hears a batch's names before the batch's frames.
 STREAMS_MAX = 1024
 # A clock that jumps further gives a new base instead of a difference.
 _TIMESTAMP_JUMP_MAX_MS = 2**31
@@ -19,21 +21,22 @@ _TIMESTAMP_JUMP_MAX_MS = 2**31
 
 @dataclass(slots=True)
 class Streams:
-    """Numbers for stream ids, and where each stream's text ends so far."""
+    """Numbers for the `kept` stream ids that were named last, and where each one's text ends so far."""
 
+    kept: int = STREAMS_MAX
     numbers: dict[str, int] = field(default_factory=dict)
     ids: dict[int, str] = field(default_factory=dict)
     text_end: dict[int, int] = field(default_factory=dict)
     next_number: int = 0
 
     def name(self, stream_id: str) -> int:
-        """Give an id the next number. Raises `ProtocolFault` when too many have one."""
-        if len(self.ids) >= STREAMS_MAX:
-            raise corrupted("too many streams are named")
+        """Give an id the next number; the oldest one's may be no more."""
         number, self.next_number = self.next_number, self.next_number + 1
         self.numbers[stream_id] = number
         self.ids[number] = stream_id
         self.text_end[number] = 0
+        if number - self.kept in self.ids:
+            self.end(number - self.kept)
         return number
 
     def id_of(self, number: int) -> str:
@@ -43,7 +46,7 @@ class Streams:
         return self.ids[number]
 
     def end(self, number: int) -> None:
-        """The stream's `done` or `error` was told: its number is no more."""
+        """The stream's `done` or `error` was told, or it was long ago: its number is no more."""
         stream_id = self.ids.pop(number)
         del self.text_end[number]
         if self.numbers.get(stream_id) == number:

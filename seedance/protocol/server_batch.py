@@ -9,7 +9,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from seedance.protocol.differences import Chain
+from seedance.protocol.differences import STREAMS_MAX, Chain, Streams
 from seedance.protocol.envelope import corrupted
 from seedance.protocol.frames import (
     SEQUENCED,
@@ -207,7 +207,7 @@ class ServerBatchReader:
     """Frames out of the payloads of one connection, in order."""
 
     def __init__(self) -> None:
-        self._chain = Chain()
+        self._chain = Chain(Streams(kept=2 * STREAMS_MAX))
         self._parts = bytearray()
 
     def read(self, payload: bytes) -> list[Numbered]:

@@ -96,8 +96,8 @@ _CREDITABLE = frozenset({_S.OPENING, _S.RUNNING})
 class StreamMachine:
     """A stream's state, its text, and the frames that are due.
 
-    `stored`: its opening is in the session store, or need not
-    be waited for. `traceparent` is the host's: the span that the stream's work belongs to.
+    `stored`: its opening is in the session store, or need not be waited for. `traceparent` is the
+    host's: the span that the stream's work belongs to.
     """
 
     def __init__(self, wants: Generate, fingerprint: str) -> None:

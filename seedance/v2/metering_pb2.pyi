@@ -1,10 +1,22 @@
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class InvoiceFormat(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    INVOICE_FORMAT_UNSPECIFIED: _ClassVar[InvoiceFormat]
+    INVOICE_FORMAT_JSON: _ClassVar[InvoiceFormat]
+    INVOICE_FORMAT_CSV: _ClassVar[InvoiceFormat]
+    INVOICE_FORMAT_HTML: _ClassVar[InvoiceFormat]
+INVOICE_FORMAT_UNSPECIFIED: InvoiceFormat
+INVOICE_FORMAT_JSON: InvoiceFormat
+INVOICE_FORMAT_CSV: InvoiceFormat
+INVOICE_FORMAT_HTML: InvoiceFormat
 
 class GetUsageRequest(_message.Message):
     __slots__ = ("tenant", "from_ms", "until_ms")
@@ -39,3 +51,59 @@ class UsageSum(_message.Message):
     cached_tokens: int
     completion_tokens: int
     def __init__(self, model: _Optional[str] = ..., requests: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ...) -> None: ...
+
+class GetPlanRequest(_message.Message):
+    __slots__ = ("tenant",)
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    tenant: str
+    def __init__(self, tenant: _Optional[str] = ...) -> None: ...
+
+class GetPlanResponse(_message.Message):
+    __slots__ = ("found", "document")
+    FOUND_FIELD_NUMBER: _ClassVar[int]
+    DOCUMENT_FIELD_NUMBER: _ClassVar[int]
+    found: bool
+    document: bytes
+    def __init__(self, found: _Optional[bool] = ..., document: _Optional[bytes] = ...) -> None: ...
+
+class ListInvoicesRequest(_message.Message):
+    __slots__ = ("tenant",)
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    tenant: str
+    def __init__(self, tenant: _Optional[str] = ...) -> None: ...
+
+class ListInvoicesResponse(_message.Message):
+    __slots__ = ("invoices",)
+    INVOICES_FIELD_NUMBER: _ClassVar[int]
+    invoices: _containers.RepeatedCompositeFieldContainer[InvoiceHead]
+    def __init__(self, invoices: _Optional[_Iterable[_Union[InvoiceHead, _Mapping]]] = ...) -> None: ...
+
+class InvoiceHead(_message.Message):
+    __slots__ = ("number", "month", "closed", "total", "currency")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    MONTH_FIELD_NUMBER: _ClassVar[int]
+    CLOSED_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_FIELD_NUMBER: _ClassVar[int]
+    CURRENCY_FIELD_NUMBER: _ClassVar[int]
+    number: str
+    month: str
+    closed: bool
+    total: str
+    currency: str
+    def __init__(self, number: _Optional[str] = ..., month: _Optional[str] = ..., closed: _Optional[bool] = ..., total: _Optional[str] = ..., currency: _Optional[str] = ...) -> None: ...
+
+class GetInvoiceRequest(_message.Message):
+    __slots__ = ("tenant", "month", "format")
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    MONTH_FIELD_NUMBER: _ClassVar[int]
+    FORMAT_FIELD_NUMBER: _ClassVar[int]
+    tenant: str
+    month: str
+    format: InvoiceFormat
+    def __init__(self, tenant: _Optional[str] = ..., month: _Optional[str] = ..., format: _Optional[_Union[InvoiceFormat, str]] = ...) -> None: ...
+
+class GetInvoiceResponse(_message.Message):
+    __slots__ = ("document",)
+    DOCUMENT_FIELD_NUMBER: _ClassVar[int]
+    document: bytes
+    def __init__(self, document: _Optional[bytes] = ...) -> None: ...

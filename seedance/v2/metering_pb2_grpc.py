@@ -40,6 +40,21 @@ class MeteringStub:
                 request_serializer=seedance_dot_v2_dot_metering__pb2.GetUsageRequest.SerializeToString,
                 response_deserializer=seedance_dot_v2_dot_metering__pb2.GetUsageResponse.FromString,
                 _registered_method=True)
+        self.GetPlan = channel.unary_unary(
+                '/seedance.v2.Metering/GetPlan',
+                request_serializer=seedance_dot_v2_dot_metering__pb2.GetPlanRequest.SerializeToString,
+                response_deserializer=seedance_dot_v2_dot_metering__pb2.GetPlanResponse.FromString,
+                _registered_method=True)
+        self.ListInvoices = channel.unary_unary(
+                '/seedance.v2.Metering/ListInvoices',
+                request_serializer=seedance_dot_v2_dot_metering__pb2.ListInvoicesRequest.SerializeToString,
+                response_deserializer=seedance_dot_v2_dot_metering__pb2.ListInvoicesResponse.FromString,
+                _registered_method=True)
+        self.GetInvoice = channel.unary_unary(
+                '/seedance.v2.Metering/GetInvoice',
+                request_serializer=seedance_dot_v2_dot_metering__pb2.GetInvoiceRequest.SerializeToString,
+                response_deserializer=seedance_dot_v2_dot_metering__pb2.GetInvoiceResponse.FromString,
+                _registered_method=True)
 
 
 class MeteringServicer:
@@ -53,6 +68,27 @@ class MeteringServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetPlan(self, request, context):
+        """GetPlan tells what a tenant's usage costs.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListInvoices(self, request, context):
+        """ListInvoices tells a tenant's invoices.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetInvoice(self, request, context):
+        """GetInvoice writes one month's invoice.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_MeteringServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -60,6 +96,21 @@ def add_MeteringServicer_to_server(servicer, server):
                     servicer.GetUsage,
                     request_deserializer=seedance_dot_v2_dot_metering__pb2.GetUsageRequest.FromString,
                     response_serializer=seedance_dot_v2_dot_metering__pb2.GetUsageResponse.SerializeToString,
+            ),
+            'GetPlan': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetPlan,
+                    request_deserializer=seedance_dot_v2_dot_metering__pb2.GetPlanRequest.FromString,
+                    response_serializer=seedance_dot_v2_dot_metering__pb2.GetPlanResponse.SerializeToString,
+            ),
+            'ListInvoices': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListInvoices,
+                    request_deserializer=seedance_dot_v2_dot_metering__pb2.ListInvoicesRequest.FromString,
+                    response_serializer=seedance_dot_v2_dot_metering__pb2.ListInvoicesResponse.SerializeToString,
+            ),
+            'GetInvoice': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetInvoice,
+                    request_deserializer=seedance_dot_v2_dot_metering__pb2.GetInvoiceRequest.FromString,
+                    response_serializer=seedance_dot_v2_dot_metering__pb2.GetInvoiceResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -90,6 +141,87 @@ class Metering:
             '/seedance.v2.Metering/GetUsage',
             seedance_dot_v2_dot_metering__pb2.GetUsageRequest.SerializeToString,
             seedance_dot_v2_dot_metering__pb2.GetUsageResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetPlan(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/seedance.v2.Metering/GetPlan',
+            seedance_dot_v2_dot_metering__pb2.GetPlanRequest.SerializeToString,
+            seedance_dot_v2_dot_metering__pb2.GetPlanResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListInvoices(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/seedance.v2.Metering/ListInvoices',
+            seedance_dot_v2_dot_metering__pb2.ListInvoicesRequest.SerializeToString,
+            seedance_dot_v2_dot_metering__pb2.ListInvoicesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetInvoice(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/seedance.v2.Metering/GetInvoice',
+            seedance_dot_v2_dot_metering__pb2.GetInvoiceRequest.SerializeToString,
+            seedance_dot_v2_dot_metering__pb2.GetInvoiceResponse.FromString,
             options,
             channel_credentials,
             insecure,

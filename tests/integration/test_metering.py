@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -27,10 +28,12 @@ from metering.service import MeteringService
 from metering.store.sql import ModelSum, SqlStore
 from seedance.v2 import metering_pb2 as pb
 from seedance.v2 import metering_pb2_grpc
+from tests.support.billing_desk import open_desk
 from tests.support.usage_events import TRACE_ID, usage_payload
 from tests.support.valkey import TestStore, running_valkey
 from tests.support.waiting import wait_until
 
+ROOT = Path(__file__).resolve().parents[2]
 ONCE = [ModelSum("smol", 1, 7, 2, 5)]
 
 
@@ -167,11 +170,12 @@ async def test_span_belongs_to_the_generations_trace(valkey: TestStore, tmp_path
 
 async def test_usage_is_told_to_the_mesh_only(tmp_path: Path) -> None:
     """GetUsage sums per model and in total; with a secret set, a stranger learns nothing."""
-    ledger = Ledger(SqlStore(f"sqlite:///{tmp_path}/ledger.db"), SystemClock())
+    desk = open_desk(tmp_path)
+    ledger = desk.ledger
     await ledger.record([usage_payload("1"), usage_payload("2", model="big")])
     rpc = RpcServer(["seedance.v2.Metering"])
     metering_pb2_grpc.add_MeteringServicer_to_server(  # type: ignore[no-untyped-call]
-        MeteringService(ledger, "s3cret"), rpc.server
+        MeteringService(ledger, desk, "s3cret"), rpc.server
     )
     port = await rpc.start("127.0.0.1:0")
     async with open_channel(f"127.0.0.1:{port}") as channel:
@@ -217,12 +221,19 @@ async def test_process_from_start_to_drain(valkey: TestStore, tmp_path: Path) ->
 
 @pytest.mark.parametrize(
     ("flag", "value"),
-    [("--ledger", "sqlite:////nowhere/at/all.db"), ("--redis", "http://x"), ("--port", "x")],
+    [
+        ("--ledger", "sqlite:////nowhere/at/all.db"),
+        ("--redis", "http://x"),
+        ("--port", "x"),
+        ("--plans", "/nowhere.yaml"),
+    ],
 )
 async def test_bad_setting_is_one_line(tmp_path: Path, flag: str, value: str) -> None:
     """A setting that cannot work ends the process with one line and code 2."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "metering", "--port", "0", flag, value),
+        cwd=tmp_path,  # the default ledger is made where the process runs
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
         stderr=asyncio.subprocess.PIPE,
     )
     _, said = await process.communicate()

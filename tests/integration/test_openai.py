@@ -17,13 +17,11 @@ import openai
 import pytest
 
 from gateway import server
-from mesh.clock import SystemClock
 from mesh.rpc.server import RpcServer
-from metering.ledger import Ledger
 from metering.service import MeteringService
-from metering.store.sql import SqlStore
 from seedance.protocol.request import GenerateRequest
 from seedance.v2 import metering_pb2_grpc
+from tests.support.billing_desk import open_desk
 from tests.support.fake_upstream import MODEL, FakeCluster, FakeUpstream
 from tests.support.gateway_under_test import GatewayUnderTest, running_gateway
 from tests.support.usage_events import usage_payload
@@ -192,11 +190,12 @@ async def test_a_drain_lets_an_answer_finish(monkeypatch: pytest.MonkeyPatch) ->
 
 async def test_usage_through_metering(tmp_path: Path) -> None:
     """`GET /v1/usage` is the tenant's own ledger sums; with metering away it is a 503."""
-    ledger = Ledger(SqlStore(f"sqlite:///{tmp_path}/ledger.db"), SystemClock())
+    desk = open_desk(tmp_path)
+    ledger = desk.ledger
     await ledger.record([usage_payload("1", tenant="local"), usage_payload("2", tenant="other")])
     rpc = RpcServer(["seedance.v2.Metering"])
     metering_pb2_grpc.add_MeteringServicer_to_server(  # type: ignore[no-untyped-call]
-        MeteringService(ledger, "s3cret"), rpc.server
+        MeteringService(ledger, desk, "s3cret"), rpc.server
     )
     port = await rpc.start("127.0.0.1:0")
     settings = {"metering": f"127.0.0.1:{port}", "mesh_secret": "s3cret"}

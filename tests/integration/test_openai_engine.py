@@ -9,16 +9,12 @@ from typing import Any
 
 import pytest
 
-from inference.instance import Instance
-from mesh.rpc.convert import request_to_pb
-from seedance.protocol.request import ChatMessage, GenerateRequest, Sampling
+from seedance.protocol.request import GenerateRequest, Sampling
 from seedance.v2 import inference_pb2 as pb
-from tests.support.instance import Caller, Received, calling, running_instance
+from tests.support.instance import Received, calling, running_instance
+from tests.support.openai_engine import TEXT, WORDS, chat_request, open_stream, upstream_instance
 from tests.support.openai_server import MODEL, OpenAIServer, openai_server
 from tests.support.waiting import wait_until
-
-WORDS = [f"{number} wörd 😁 " for number in range(40)]
-TEXT = "".join(WORDS).encode()
 
 
 @pytest.fixture
@@ -28,32 +24,13 @@ async def server() -> AsyncIterator[OpenAIServer]:
         yield serving
 
 
-def _instance(
-    server: OpenAIServer, **more: Any
-) -> contextlib.AbstractAsyncContextManager[Instance]:
-    return running_instance(engine="openai", upstream_url=server.url, **more)
-
-
-def _chat(**fields: Any) -> GenerateRequest:
-    return GenerateRequest(messages=(ChatMessage("user", "hello"),), **fields)
-
-
-async def _open(
-    caller: Caller, stream: int = 1, request: GenerateRequest | None = None, **more: Any
-) -> Received:
-    more.setdefault("generation", f"s/{stream}")
-    opening = pb.Open(request=request_to_pb(request or _chat()), **more)
-    await caller.send(pb.ClientFrame(stream_id=stream, open=opening))
-    return caller.streams[stream]
-
-
 async def _outcome(
     server: OpenAIServer, request: GenerateRequest | None = None, **more: Any
 ) -> Received:
     """What one request comes to, on an instance of its own."""
-    async with _instance(server, **more) as instance, calling(instance.address) as call:
+    async with upstream_instance(server, **more) as instance, calling(instance.address) as call:
         caller = call()
-        received = await _open(caller, request=request)
+        received = await open_stream(caller, request=request)
         await caller.until(lambda: received.ended)
         await wait_until(lambda: not server.open)
         return received
@@ -80,7 +57,9 @@ async def test_the_request_is_passed_on(
     monkeypatch.setenv("SOME_KEY", "sk-1")
     sampling = Sampling(temperature=0.5, seed=7, top_k=3, logit_bias={5: 1.0})
     await _outcome(
-        server, _chat(sampling=sampling, stop=("zz",), max_tokens=99), upstream_key_env="SOME_KEY"
+        server,
+        chat_request(sampling=sampling, stop=("zz",), max_tokens=99),
+        upstream_key_env="SOME_KEY",
     )
     await _outcome(server, GenerateRequest(prompt="once", sampling=Sampling(seed=2**40)))
     (chat_path, chat), (path, completion) = server.requests
@@ -103,14 +82,27 @@ async def test_the_request_is_passed_on(
     assert "Bearer sk-1" in server.keys
 
 
+async def test_a_url_may_end_with_a_slash(server: OpenAIServer) -> None:
+    """It means the same: many servers know no path with two of them."""
+    async with (
+        running_instance(engine="openai", upstream_url=f"{server.url}/") as instance,
+        calling(instance.address) as call,
+    ):
+        caller = call()
+        received = await open_stream(caller)
+        await caller.until(lambda: received.ended)
+    assert received.text == TEXT
+    assert server.requests[0][0] == "/v1/chat/completions"
+
+
 async def test_ends(server: OpenAIServer) -> None:
     """`length` is the server's or ours at `max_tokens`; a stop string ends it also where the server knows none."""
     server.plan.finish_reason = "length"
-    received = await _outcome(server, _chat(max_tokens=40))
+    received = await _outcome(server, chat_request(max_tokens=40))
     assert received.done is not None
     assert received.done.finish_reason == pb.FINISH_REASON_LENGTH
     assert received.done.usage.prompt_tokens == 11
-    received = await _outcome(server, _chat(stop=("5 wö",)))
+    received = await _outcome(server, chat_request(stop=("5 wö",)))
     assert received.done is not None
     assert received.done.finish_reason == pb.FINISH_REASON_STOP
     assert received.text == TEXT[: TEXT.index("5 wö".encode())]
@@ -196,13 +188,13 @@ async def test_a_server_that_hangs_is_given_up(server: OpenAIServer, after: int)
 async def test_cancel_and_a_broken_call_hang_up(server: OpenAIServer) -> None:
     """The server stops within a moment, and the streams are free (CASES 26)."""
     server.plan.dt_s = 0.02
-    async with _instance(server) as instance:
+    async with upstream_instance(server) as instance:
         async with (
             calling(instance.address, secret=None) as direct,
             calling(instance.address) as call,
         ):
             broken, caller = direct(), call()
-            left, cancelled = await _open(broken), await _open(caller)
+            left, cancelled = await open_stream(broken), await open_stream(caller)
             await caller.until(lambda: left.ids and cancelled.ids)
             assert server.open == 2
             await broken.cut()
@@ -217,9 +209,9 @@ async def test_without_credit_the_server_is_not_read(server: OpenAIServer) -> No
     """It meets a full socket: what is held here and in the sockets is bounded, and nothing is lost."""
     # More than the sockets of both sides take.
     server.plan.tokens = ["x" * 2000] * 20_000
-    async with _instance(server) as instance, calling(instance.address) as call:
+    async with upstream_instance(server) as instance, calling(instance.address) as call:
         caller = call()
-        received = await _open(caller, credit=5)
+        received = await open_stream(caller, credit=5)
         await caller.until(lambda: len(received.ids) == 5)
         stalled = -1
         while stalled != server.sent:
@@ -236,15 +228,15 @@ async def test_streams_are_bounded_and_so_is_the_queue(server: OpenAIServer) -> 
     """Two at the server, one waits, the next is told `overloaded` and when to come back."""
     server.plan.dt_s = 0.01
     async with (
-        _instance(server, batch_max=2, queue_max=1) as instance,
+        upstream_instance(server, batch_max=2, queue_max=1) as instance,
         calling(instance.address) as call,
     ):
         caller = call()
-        streams = [await _open(caller, number) for number in (1, 2)]
+        streams = [await open_stream(caller, number) for number in (1, 2)]
         await caller.until(lambda: server.open == 2)
-        streams.append(await _open(caller, 3))
+        streams.append(await open_stream(caller, 3))
         await caller.until(lambda: streams[2].accepted)
-        refused = await _open(caller, 4)
+        refused = await open_stream(caller, 4)
         await caller.until(lambda: refused.ended)
         assert refused.error is not None
         assert refused.error.code == "overloaded"
@@ -257,9 +249,9 @@ async def test_streams_are_bounded_and_so_is_the_queue(server: OpenAIServer) -> 
 async def test_attach_goes_on_and_replays(server: OpenAIServer) -> None:
     """Another call takes over from any token: the transcript is here, the stream goes on."""
     server.plan.dt_s = 0.005
-    async with _instance(server) as instance, calling(instance.address) as call:
+    async with upstream_instance(server) as instance, calling(instance.address) as call:
         first = call()
-        begun = await _open(first, epoch=1, credit=20)
+        begun = await open_stream(first, epoch=1, credit=20)
         await first.until(lambda: len(begun.ids) >= 9)
         await first.cut()
         second = call()
@@ -275,9 +267,12 @@ async def test_attach_goes_on_and_replays(server: OpenAIServer) -> None:
 async def test_who_comes_back_late_has_it_said_again(server: OpenAIServer) -> None:
     """After `attach_ttl` the server is left alone; whoever attaches then loses nothing."""
     server.plan.dt_s = 0.005
-    async with _instance(server, attach_ttl_s=0.1) as instance, calling(instance.address) as call:
+    async with (
+        upstream_instance(server, attach_ttl_s=0.1) as instance,
+        calling(instance.address) as call,
+    ):
         first = call()
-        begun = await _open(first, epoch=1, credit=9)
+        begun = await open_stream(first, epoch=1, credit=9)
         await first.until(lambda: len(begun.ids) == 9)
         await first.cut()
         await wait_until(lambda: server.open == 0)
@@ -295,15 +290,15 @@ async def test_a_continuation_is_said_again_and_checked(
     server: OpenAIServer, *, same_cuts: bool
 ) -> None:
     """On another instance, from token ids alone, also where the server cuts its text otherwise this time."""
-    async with _instance(server) as one, calling(one.address) as call:
-        begun = await _open(call(), credit=15)
+    async with upstream_instance(server) as one, calling(one.address) as call:
+        begun = await open_stream(call(), credit=15)
         await wait_until(lambda: len(begun.ids) == 15)
     if not same_cuts:
         text = TEXT.decode()
         server.plan.tokens = [text[i : i + 5] for i in range(0, len(text), 5)]
-    async with _instance(server) as other, calling(other.address) as call:
+    async with upstream_instance(server) as other, calling(other.address) as call:
         caller = call()
-        received = await _open(caller, epoch=2, forced_prefix=begun.ids)
+        received = await open_stream(caller, epoch=2, forced_prefix=begun.ids)
         await caller.until(lambda: received.ended)
         assert received.offset == len(begun.text)
         assert begun.text + received.text == TEXT
@@ -312,13 +307,13 @@ async def test_a_continuation_is_said_again_and_checked(
 
 async def test_a_server_that_does_not_repeat_itself_is_told_as_such(server: OpenAIServer) -> None:
     """Never another text behind the first one: an honest `unavailable` (CASES 66)."""
-    async with _instance(server) as one, calling(one.address) as call:
-        begun = await _open(call(), credit=15)
+    async with upstream_instance(server) as one, calling(one.address) as call:
+        begun = await open_stream(call(), credit=15)
         await wait_until(lambda: len(begun.ids) == 15)
     server.plan.tokens[7] = "something else"
-    async with _instance(server) as other, calling(other.address) as call:
+    async with upstream_instance(server) as other, calling(other.address) as call:
         caller = call()
-        received = await _open(caller, epoch=2, forced_prefix=begun.ids)
+        received = await open_stream(caller, epoch=2, forced_prefix=begun.ids)
         await caller.until(lambda: received.ended)
         assert received.error is not None
         assert received.error.code == "unavailable"
@@ -327,14 +322,14 @@ async def test_a_server_that_does_not_repeat_itself_is_told_as_such(server: Open
         await wait_until(lambda: server.open == 0)
 
 
-async def test_a_dropped_answer_goes_on_at_the_same_instance(server: OpenAIServer) -> None:
+async def test_a_dropped_answer_goes_on_at_the_sameupstream_instance(server: OpenAIServer) -> None:
     """What a gateway does after `unavailable`: it opens anew with what it has, and nothing is lost."""
     server.plan.drop_after, server.plan.times = 10, 1
-    async with _instance(server) as instance, calling(instance.address) as call:
+    async with upstream_instance(server) as instance, calling(instance.address) as call:
         caller = call()
-        begun = await _open(caller, epoch=1)
+        begun = await open_stream(caller, epoch=1)
         await caller.until(lambda: begun.ended)
-        received = await _open(caller, 2, generation="s/1", epoch=2, forced_prefix=begun.ids)
+        received = await open_stream(caller, 2, generation="s/1", epoch=2, forced_prefix=begun.ids)
         await caller.until(lambda: received.ended)
         assert begun.text + received.text == TEXT
         assert received.done is not None
@@ -343,7 +338,7 @@ async def test_a_dropped_answer_goes_on_at_the_same_instance(server: OpenAIServe
 
 async def test_what_a_server_cannot_say_is_refused(server: OpenAIServer) -> None:
     """Log-probabilities need the model's tokens."""
-    received = await _outcome(server, _chat(sampling=Sampling(logprobs=1)))
+    received = await _outcome(server, chat_request(sampling=Sampling(logprobs=1)))
     assert received.error is not None
     assert (received.error.code, received.error.field) == ("bad_request", "logprobs")
 
@@ -355,20 +350,20 @@ async def test_what_a_server_cannot_say_is_refused(server: OpenAIServer) -> None
 async def test_a_real_server() -> None:
     """Greedy twice is the same text, also continued from the middle on another instance."""
     url = os.environ["SEEDANCE_TEST_OPENAI_SERVER"]
-    request = _chat(max_tokens=24, sampling=Sampling(temperature=0, seed=1))
+    request = chat_request(max_tokens=24, sampling=Sampling(temperature=0, seed=1))
     settings = {"engine": "openai", "upstream_url": url}
     async with running_instance(**settings) as one, calling(one.address) as call:
         caller = call()
         # One after the other: llama-cpp-python's server hangs up on the first for the second's sake.
-        whole = await _open(caller, 1, request)
+        whole = await open_stream(caller, 1, request)
         await wait_until(lambda: whole.ended, within_s=60)
-        half = await _open(caller, 2, request, credit=5)
+        half = await open_stream(caller, 2, request, credit=5)
         await wait_until(lambda: len(half.ids) == 5, within_s=60)
     assert whole.done is not None
     assert whole.text
     async with running_instance(**settings) as other, calling(other.address) as call:
         caller = call()
-        rest = await _open(caller, 2, request, epoch=2, forced_prefix=half.ids)
+        rest = await open_stream(caller, 2, request, epoch=2, forced_prefix=half.ids)
         await wait_until(lambda: rest.ended, within_s=60)
     assert rest.error is None
     assert half.text + rest.text == whole.text

@@ -143,7 +143,12 @@ class User:
 
     async def run(self) -> None:
         """Ask for everything and read it to its end."""
-        self._client = AsyncSeedanceClient(self.url, backoff=self.backoff, on_state=self._on_state)
+        self._client = AsyncSeedanceClient(
+            self.url,
+            subprotocol=self.subprotocol,
+            backoff=self.backoff,
+            on_state=self._on_state,
+        )
         async with asyncio.TaskGroup() as tasks:
             for answer in self.answers:
                 tasks.create_task(self._one(self._client, answer))

@@ -58,7 +58,9 @@ class OpenAIServer:
                 headers = await _headers(reader)
                 body = await reader.readexactly(int(headers.get("content-length", 0)))
                 self.keys.append(headers.get("authorization", ""))
-                if method == "GET":
+                if method == "GET" and path != "/v1/models":
+                    await _reply(writer, 404, "{}")
+                elif method == "GET":
                     listing = {"data": [{"id": MODEL, "owned_by": self.plan.owned_by}]}
                     await _reply(writer, 200, json.dumps(listing))
                 else:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+__all__ = ["TRACEPARENT", "TRACE_ID", "connection_payload", "request_payload", "usage_payload"]
+
 TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
 TRACEPARENT = f"00-{TRACE_ID}-b7ad6b7169203331-01"
 
@@ -26,5 +28,32 @@ def usage_payload(event_id: str = "s1/a/stream_finished", **changes: object) -> 
         "started_ms": 1_000,
         "ended_ms": 2_000,
         "traceparent": TRACEPARENT,
+    }
+    return json.dumps(event | changes).encode()
+
+
+def connection_payload(event_id: str = "g1/c1/connection_closed", **changes: object) -> bytes:
+    """The JSON of a connection that was open for 60 s, without traffic."""
+    event = {
+        "v": 1,
+        "id": event_id,
+        "kind": "connection_closed",
+        "tenant": "acme",
+        "gateway": "gateway-0",
+        "opened_ms": 0,
+        "established_ms": 60_000,
+    }
+    return json.dumps(event | changes).encode()
+
+
+def request_payload(event_id: str = "g1/c1/request/1", **changes: object) -> bytes:
+    """The JSON of one accepted request."""
+    event = {
+        "v": 1,
+        "id": event_id,
+        "kind": "request",
+        "tenant": "acme",
+        "at_ms": 1_000,
+        "outcome": "accepted",
     }
     return json.dumps(event | changes).encode()

@@ -17,6 +17,7 @@ from typing import Any
 
 from launcher.bench.peers.figures import Round, Timing
 from seedance.client import AsyncSeedanceClient
+from seedance.protocol.errors import SeedanceError
 
 __all__ = ["Ask", "Client", "Load", "measure_round", "sse_client", "websocket_client"]
 
@@ -142,7 +143,7 @@ async def measure_round(server: str, client: Client, load: Load) -> Round:
             timings.append(timing)
             try:
                 await ask(_PROMPT.format(number=number), timing)
-            except (OSError, EOFError, ValueError, KeyError):
+            except (OSError, EOFError, ValueError, KeyError, SeedanceError):
                 failures += 1
 
     async with contextlib.AsyncExitStack() as stack:

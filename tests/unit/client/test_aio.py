@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from seedance.client import AsyncSeedanceClient
+from seedance.client import AsyncSeedanceClient, link
 from seedance.client.stream import BUFFER_BYTES_MAX
 from seedance.protocol.errors import ErrorCode, SeedanceError
 from seedance.protocol.frames import PressureFrame, Usage
@@ -44,6 +44,17 @@ async def test_a_whole_answer() -> None:
     async with ScriptedGateway() as gateway, AsyncSeedanceClient(gateway.url) as client:
         completion = await client.chat(prompt="x", stream=False)
     assert (completion.text, completion.usage) == (TEXT, Usage(5, 0, 0))
+
+
+async def test_an_answer_that_is_too_big_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told as what it is; no number of resumes would make it smaller."""
+    monkeypatch.setattr(link, "MESSAGE_BYTES_MAX", 2000)
+    async with ScriptedGateway(Script(text="x" * 5000)) as gateway:
+        async with AsyncSeedanceClient(gateway.url, backoff=QUICK) as client:
+            with pytest.raises(SeedanceError) as caught:
+                await client.chat(prompt="x", stream=False)
+        assert caught.value.code is ErrorCode.INTERNAL
+        assert len(gateway.connections) == 1
 
 
 async def test_cuts_in_mid_stream_lose_and_double_nothing() -> None:

@@ -10,8 +10,8 @@ from sqlalchemy import create_engine, text
 
 from mesh.clock import SystemClock
 from metering.ledger import Ledger, LedgerUnavailableError
-from metering.store.sql import ModelSum, SqlStore
-from tests.support.usage_events import usage_payload
+from metering.store.sql import MinuteSum, ModelSum, RefusedEntry, SqlStore
+from tests.support.usage_events import connection_payload, request_payload, usage_payload
 
 ONCE = [ModelSum("smol", 1, 7, 2, 5)]
 
@@ -109,7 +109,73 @@ async def test_database_that_fails(url: str, ledger: Ledger) -> None:
 def test_sqlite_is_durable_before_an_entry_is_acknowledged(url: str) -> None:
     """The file is in WAL mode and commits reach the disk."""
     store = SqlStore(url)
-    with store._engine.connect() as connection:
+    with store.engine.connect() as connection:
         assert connection.execute(text("PRAGMA journal_mode")).scalar() == "wal"
         assert connection.execute(text("PRAGMA synchronous")).scalar() == 2
     store.close()
+
+
+async def test_every_kind_counts_once(ledger: Ledger) -> None:
+    """CASES 100: connections and requests are known by their ids as generations are."""
+    batch = [usage_payload(), connection_payload(), request_payload()]
+    assert len((await ledger.record(batch)).recorded) == 3
+    assert (await ledger.record(batch)).duplicates == 3
+
+
+async def test_resends_with_one_idempotency_id_count_once(ledger: Ledger) -> None:
+    """CASES 102: three retries and the success are one request when the client named it so."""
+    resends = [request_payload(str(n), idempotency_id="order-7") for n in range(4)]
+    assert len((await ledger.record(resends[:2])).recorded) == 1
+    assert len((await ledger.record(resends[2:])).recorded) == 0
+    other = request_payload("x", idempotency_id="order-7", tenant="globex")
+    assert len((await ledger.record([other])).recorded) == 1
+    # Named as another request's event: nobody's request is swallowed by somebody's name.
+    await ledger.record([request_payload("r1"), request_payload("r2", idempotency_id="event:r1")])
+    assert (await ledger.record([request_payload("r1")])).duplicates == 1
+
+
+async def test_minutes_follow_late_events_and_can_be_rebuilt(url: str) -> None:
+    """An event adds to the minute in which it ended, whenever it comes; a rebuild says the same."""
+    store = SqlStore(url)
+    ledger = Ledger(store, SystemClock())
+    await ledger.record([usage_payload("1", ended_ms=120_000), usage_payload("2", ended_ms=59_999)])
+    await ledger.record([usage_payload("3", ended_ms=179_999), usage_payload("2")])
+    told = [MinuteSum("smol", 1, 7, 2, 5, 0), MinuteSum("smol", 2, 14, 4, 10, 120_000)]
+    assert await ledger.minutes("acme", 0, 180_000) == told
+    assert await ledger.minutes("acme", 0, 120_000) == told[:1]
+    with store.engine.begin() as connection:
+        connection.execute(text("UPDATE minutes SET requests = 99"))
+    store.rebuild_minutes()
+    assert await ledger.minutes("acme", 0, 180_000) == told
+    ledger.close()
+
+
+async def test_event_of_a_later_release_waits_for_it(url: str) -> None:
+    """What was refused for its version is kept, and taken up, once, by who understands it."""
+    store = SqlStore(url)
+    ledger = Ledger(store, SystemClock())
+    await ledger.record([usage_payload("later", v=9)])
+    assert await ledger.take_up_refused() == 0
+    # As if an older release had refused what this one knows.
+    store.write((), [RefusedEntry("d", "unknown kind", request_payload(), 1)])
+    assert await ledger.take_up_refused() == 1
+    assert [e.payload for e in store.refused(10)] == [usage_payload("later", v=9)]
+    assert (await ledger.record([request_payload()])).duplicates == 1
+    ledger.close()
+
+
+async def test_ledger_of_the_first_days_is_taken_over(url: str) -> None:
+    """A file without positions and rollups gets them, and forgets no id."""
+    ledger = Ledger(SqlStore(url), SystemClock())
+    await ledger.record([usage_payload()])
+    ledger.close()
+    admin = create_engine(url)
+    with admin.begin() as connection:
+        connection.execute(text("ALTER TABLE usage DROP COLUMN position"))
+        for table in ("journal", "minutes", "connections", "requests", "attempts"):
+            connection.execute(text(f"DROP TABLE {table}"))
+    admin.dispose()
+    ledger = Ledger(SqlStore(url), SystemClock())
+    assert (await ledger.record([usage_payload(), usage_payload("new")])).duplicates == 1
+    assert await ledger.minutes("acme", 0, 60_000) == [MinuteSum("smol", 2, 14, 4, 10, 0)]
+    ledger.close()

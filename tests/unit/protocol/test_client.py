@@ -356,10 +356,11 @@ def test_closing_ends_the_session_and_its_streams() -> None:
 
 
 def test_an_idle_client_begins_a_new_session_after_a_loss() -> None:
-    """With nothing running there is nothing to resume."""
+    """With nothing running and every end in the store there is nothing to resume."""
     bench = Bench()
     bench.begin("a")
     bench.receive(done("a"), 2)
+    bench.receive(Checkpoint(2, 1, "committed"))
     bench.lose()
     bench.wait()
     bench.take_sent()

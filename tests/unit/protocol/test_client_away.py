@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from seedance.protocol import client_events as on
 from seedance.protocol.client_streams import LIVE_MAX
-from seedance.protocol.frames import Generate, Ping, Pong, PressureFrame, Resumed
+from seedance.protocol.errors import CloseCode
+from seedance.protocol.frames import Cancel, Generate, Ping, Pong, PressureFrame, Resume, Resumed
 from seedance.protocol.reconnect import HEARTBEATS
 from tests.support.client_session import SESSION, Bench, accepted, done, generate, token
 
@@ -61,6 +62,21 @@ def test_a_connection_lost_on_probation_begins_it_again() -> None:
     assert bench.sent[-1] == generate("b")
 
 
+def test_what_is_cancelled_on_probation_is_not_told_as_unknown() -> None:
+    """The server may not have heard of it yet: first what was asked, then that it is not wanted."""
+    bench = Bench()
+    bench.begin("a")
+    bench.step(on.Submit(generate("b")))
+    _away(bench)
+    bench.take_sent()
+    bench.step(on.Opened())
+    bench.receive(Resumed(2, SESSION))
+    bench.step(on.Abort("b"))
+    assert Cancel("b") not in bench.sent
+    _heartbeats(bench)
+    assert bench.sent[-2:] == [generate("b"), Cancel("b")]
+
+
 def test_what_was_asked_while_away_is_asked_in_order() -> None:
     """Each under its id, once, as many at a time as a session may have live; none is dropped."""
     bench = Bench()
@@ -87,3 +103,37 @@ def test_pressure_is_the_connections() -> None:
     assert bench.machine.pressure == PressureFrame("pause", "the queue is full")
     bench.lose()
     assert bench.machine.pressure.level == "none"
+
+
+def test_an_end_that_no_checkpoint_covers_is_told() -> None:
+    """The gateway may have died before its last commit: a resume makes the bill exact (§4.9)."""
+    bench = Bench()
+    bench.begin("a")
+    bench.receive(done("a"), 2)
+    bench.lose()
+    bench.wait()
+    bench.take_sent()
+    bench.step(on.Opened())
+    told = Resume("s1", "secret", 2, {"a": -1})
+    assert bench.sent == [told]
+    bench.lose(CloseCode.TRY_AGAIN_LATER)
+    bench.wait()
+    bench.step(on.Opened())
+    assert bench.sent == [told, told]
+
+
+def test_a_bill_keeps_nobody_waiting() -> None:
+    """Where only an end was to be told and the answer is "not now", what is asked meanwhile goes first."""
+    bench = Bench()
+    bench.begin("a")
+    bench.receive(done("a"), 2)
+    bench.lose()
+    bench.wait()
+    bench.step(on.Opened())
+    bench.step(on.Submit(generate("b")))
+    bench.lose(CloseCode.TRY_AGAIN_LATER)
+    bench.wait()
+    bench.take_sent()
+    bench.step(on.Opened())
+    bench.receive(SESSION)
+    assert bench.sent == [generate("b")]

@@ -28,12 +28,14 @@ def test_an_id_may_be_named_again_before_its_end() -> None:
 
 
 def test_so_many_streams_and_no_more() -> None:
-    """A gateway that never ends one cannot fill a client's memory."""
+    """A gateway that never ends one cannot fill a client's memory: the oldest goes."""
     streams = Streams()
-    for number in range(STREAMS_MAX):
+    for number in range(STREAMS_MAX + 1):
         streams.name(str(number))
     with pytest.raises(ProtocolFault):
-        streams.name("one more")
+        streams.id_of(0)
+    assert streams.id_of(1) == "1"
+    assert len(streams.ids) == len(streams.numbers) == len(streams.text_end) == STREAMS_MAX
 
 
 def test_a_steady_pace_costs_nothing() -> None:

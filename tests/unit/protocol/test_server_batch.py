@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from seedance.protocol import server_batch
+from seedance.protocol.differences import STREAMS_MAX
 from seedance.protocol.errors import ErrorCode, ProtocolFault
 from seedance.protocol.frames import Accepted, Done, ErrorFrame, Flush, Timing, Token, Usage
 from seedance.protocol.server_batch import ServerBatchReader, ServerBatchWriter
@@ -51,6 +54,25 @@ def test_a_frame_that_is_sent_again_has_its_old_number() -> None:
     assert len(payloads) == 3
     reader = ServerBatchReader()
     assert [frame for payload in payloads for frame in reader.read(payload)] == frames
+
+
+def test_frames_that_are_sent_again_after_their_end_fill_nothing() -> None:
+    """Each names its stream anew, without an end to follow: after a thousand of them the rest still goes on."""
+    writer, reader = ServerBatchWriter(), ServerBatchReader()
+    running, seq = (Token("runs", 0, "x", 1), 1), 1
+    for payload in writer.payloads([running]):
+        assert reader.read(payload) == [running]
+    for index in range(3 * STREAMS_MAX // 2):
+        frames = [
+            (Token(f"s{index}", 0, "a", 1), seq + 1),
+            (replace(DONE, id=f"s{index}"), seq + 2),
+        ]
+        seq += 2
+        frames += [frames[0], (Token("runs", 1 + index, "x", 1), seq + 1)]
+        seq += 1
+        for run in (frames[:3], frames[3:]):
+            read = [frame for payload in writer.payloads(run) for frame in reader.read(payload)]
+            assert read == run
 
 
 def test_an_end_forgets_the_stream() -> None:

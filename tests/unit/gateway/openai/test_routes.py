@@ -318,6 +318,9 @@ async def test_who_may_ask() -> None:
         ("POST", "/v1/completions"),
         ("GET", "/v1/models"),
         ("GET", "/v1/usage"),
+        ("GET", "/v1/plans"),
+        ("GET", "/v1/invoices"),
+        ("GET", "/v1/invoices/2026-11"),
     ):
         for headers, query, status in (
             ({}, "", 401),
@@ -352,7 +355,8 @@ async def test_ticket_route(api: Api) -> None:
 
 async def test_usage_without_metering(api: Api) -> None:
     """A gateway that knows no metering says so."""
-    assert (await api.client.get("/v1/usage")).status_code == 503
+    for path in ("usage", "plans", "invoices", "invoices/2026-11"):
+        assert (await api.client.get(f"/v1/{path}")).status_code == 503
 
 
 @pytest.mark.parametrize("bound", ["yesterday", "-1", "9" * 5000])

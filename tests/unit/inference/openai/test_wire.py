@@ -89,6 +89,9 @@ def test_an_event_is_text_reason_and_counts(event: dict, expected: Delta) -> Non
         b'{"choices": [{"delta": 3}]}',
         b'{"choices": [], "usage": {"prompt_tokens": "many"}}',
         b'{"choices": [], "usage": 1}',
+        b'{"choices": [], "usage": {"prompt_tokens": -1, "completion_tokens": 1}}',
+        b'{"choices": [], "usage": {"prompt_tokens": 4294967296, "completion_tokens": 1}}',
+        b'{"choices": [], "usage": {"prompt_tokens": Infinity, "completion_tokens": 1}}',
         b"[" * 100_000,
         b"\xff",
     ],
@@ -122,9 +125,9 @@ def _usage(prompt: int, cached: int, answer: int) -> dict[str, object]:
 
 
 def test_seeds_fit_everywhere_and_differ_by_choice() -> None:
-    """A small seed is the server's seed; a large one and other choices are functions of both."""
+    """A small seed is the server's seed; a large one and other choices are functions of both; none is none."""
 
-    def seed(value: int | None, choice: int = 0) -> int:
+    def seed(value: int, choice: int = 0) -> int:
         request = GenerateRequest(prompt="x", sampling=Sampling(seed=value, choice=choice))
         return wish(request, "m", counting=False)[1]["seed"]
 
@@ -133,6 +136,7 @@ def test_seeds_fit_everywhere_and_differ_by_choice() -> None:
     assert len(seeds) == 10
     assert all(0 <= value < 2**31 for value in seeds)
     assert seed(2**62, 3) == seed(2**62, 3)
+    assert "seed" not in wish(CHAT, "m", counting=False)[1]  # then the server draws one
 
 
 def test_counts_with_each_event_are_asked_of_those_who_know_the_word() -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
-from launcher.bench.peers.clients import Load, measure_round, sse_client
+from launcher.bench.peers.clients import Ask, Load, measure_round, sse_client
 from launcher.bench.peers.figures import Round, Timing, percentile, table
+from seedance.protocol.errors import ErrorCode, SeedanceError
 from tests.support.openai_server import openai_server
 
 
@@ -55,6 +58,25 @@ async def test_the_client_measures_a_server() -> None:
         assert server.open_max == 3
         prompts = [body["messages"][0]["content"] for _, body in server.requests]
         assert len(set(prompts)) == 7
+
+
+async def test_a_refusal_is_a_failure_and_not_the_end() -> None:
+    """What our own client raises is counted as what the others' sockets do."""
+    asked = 0
+
+    async def ask(_prompt: str, timing: Timing) -> None:
+        nonlocal asked
+        asked += 1
+        if asked == 2:
+            raise SeedanceError(ErrorCode.OVERLOADED, "later")
+        timing.finished = True
+
+    @asynccontextmanager
+    async def client() -> AsyncIterator[Ask]:
+        yield ask
+
+    measured = await measure_round("fake", client, Load(1, 3, 5.0))
+    assert measured.finished == "2/3, 1 failed"
 
 
 async def test_a_round_ends_in_time() -> None:

@@ -1,0 +1,200 @@
+"""A client so light that two thousand fit beside what they measure: no SDK, no library.
+
+It speaks `seedance.v2.json`, or nothing at all and is then a simple client (§1). It knows that a
+gateway's frames are small, whole and unmasked, and reads of a frame only what it needs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import socket
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+__all__ = ["Reader", "open_readers", "script_messages"]
+
+ACK_EVERY, ACK_AFTER_S = 8, 0.05
+# RFC 6455 §5.2: a client's frames are masked; a key of zeros leaves the payload as it is.
+_FINAL_TEXT, _FINAL_CLOSE, _FINAL_PING, _FINAL_PONG = 0x81, 0x88, 0x89, 0x8A
+_MASKED, _LENGTH_16 = 0x80, 126
+_LENGTH_7_MAX, _LENGTH_MASK = 125, 0x7F
+_ZERO_KEY = bytes(4)
+# A stalled reader's own kernel is not to hide it.
+RECEIVE_BUFFER_BYTES = 4096
+CONNECTS_AT_ONCE = 50
+
+
+def script_messages(tokens: Sequence[bytes], *, dt_ms: float, repeat: int) -> list[dict[str, str]]:
+    """The conversation that makes the script engine play `tokens`, `repeat` times."""
+    content = {
+        "tokens_b64": [base64.b64encode(token).decode() for token in tokens],
+        "dt_ms": dt_ms,
+        "repeat": repeat,
+    }
+    return [{"role": "user", "content": json.dumps(content)}]
+
+
+def _framed(opcode: int, payload: bytes) -> bytes:
+    size = len(payload)
+    if size <= _LENGTH_7_MAX:
+        return bytes((opcode, _MASKED | size)) + _ZERO_KEY + payload
+    return bytes((opcode, _MASKED | _LENGTH_16)) + size.to_bytes(2, "big") + _ZERO_KEY + payload
+
+
+def _take_frames(data: bytearray) -> list[tuple[int, bytes]]:
+    """The frames that are whole, each as first byte and payload; they leave the buffer."""
+    frames, at, size = [], 0, len(data)
+    while size - at >= 2:  # noqa: PLR2004 - a frame's shortest header
+        length, head = data[at + 1] & _LENGTH_MASK, 2
+        if length == _LENGTH_16:
+            length, head = int.from_bytes(data[at + 2 : at + 4], "big"), 4
+        if size - at < head + length:
+            break
+        frames.append((data[at], bytes(data[at + head : at + head + length])))
+        at += head + length
+    del data[:at]
+    return frames
+
+
+class Reader(asyncio.Protocol):
+    """One WebSocket. `on_token(reader)` and `on_end(reader)` are called for each such frame."""
+
+    def __init__(self, host: str, *, windowed: bool, name: str) -> None:
+        self.open: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.tokens = 0
+        self.on_token: Callable[[Reader], None] = lambda _reader: None
+        self.heard_at = 0.0
+        self._transport: asyncio.Transport | None = None
+        self._data = bytearray()
+        self._windowed = windowed
+        self._unacknowledged = 0
+        self._last = b""
+        self._timer: asyncio.TimerHandle | None = None
+        offer = "Sec-WebSocket-Protocol: seedance.v2.json\r\n" if windowed else ""
+        self._hello = (
+            f"GET /v2/infer HTTP/1.1\r\nHost: {host}\r\nUser-Agent: {name}\r\n"
+            "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+            f"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n{offer}\r\n"
+        ).encode()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Ask for the upgrade."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.write(self._hello)
+
+    def data_received(self, data: bytes) -> None:
+        """Read the frames that are whole."""
+        self._data += data
+        if not self.open.done():
+            head, found, rest = bytes(self._data).partition(b"\r\n\r\n")
+            if not found:
+                return
+            if b" 101 " not in head.partition(b"\r\n")[0]:
+                self.open.set_exception(ConnectionError(head.decode(errors="replace")))
+                return
+            self._data = bytearray(rest)
+            self.open.set_result(None)
+        self._read()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The gateway, or this program, closed it."""
+        self._fail(exc or ConnectionResetError("the connection ended"))
+
+    def _fail(self, error: Exception) -> None:
+        for future in (self.open, self.ended):
+            if not future.done():
+                future.set_exception(error)
+                future.exception()  # heard: nobody has to ask
+
+    def _read(self) -> None:
+        for opcode, frame in _take_frames(self._data):
+            if opcode == _FINAL_CLOSE:
+                self._fail(ConnectionError(f"closed with {int.from_bytes(frame[:2], 'big')}"))
+            elif opcode == _FINAL_PING:
+                self._write(_FINAL_PONG, b"")
+            elif b'"seq":' in frame:
+                self._sequenced(frame)
+            elif b'"type":"ping"' in frame:
+                self.write({"type": "pong", "t": json.loads(frame)["t"]})
+        if self._windowed and self._unacknowledged >= ACK_EVERY:
+            self.acknowledge()
+        elif self._windowed and self._unacknowledged and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(ACK_AFTER_S, self.acknowledge)
+
+    def _sequenced(self, frame: bytes) -> None:
+        self._unacknowledged += 1
+        self._last = frame
+        if b'"type":"token"' in frame:
+            self.tokens += 1
+            self.on_token(self)
+        elif (b'"type":"done"' in frame or b'"type":"error"' in frame) and not self.ended.done():
+            self.ended.set_result(None)
+
+    def acknowledge(self) -> None:
+        """Say that everything that came is processed."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._unacknowledged = 0
+        self.write({"type": "ack", "seq": _seq_of(self._last) + 1})
+
+    def write(self, frame: dict[str, Any]) -> None:
+        """Send a frame."""
+        self._write(_FINAL_TEXT, json.dumps(frame).encode())
+
+    def _write(self, opcode: int, payload: bytes) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(_framed(opcode, payload))
+
+    def ask(self, messages: list[dict[str, str]], **options: object) -> None:
+        """Begin a stream; the end of the one before counts no more."""
+        self.ended = asyncio.get_running_loop().create_future()
+        self.write({"messages": messages, **options})
+
+    def stall(self) -> None:
+        """Read nothing any more."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def read_on(self) -> None:
+        """Read again."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def cut(self) -> None:
+        """End the connection at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+
+def _seq_of(frame: bytes) -> int:
+    digits = frame.partition(b'"seq":')[2]
+    end = min(at for at in (digits.find(b","), digits.find(b"}")) if at >= 0)
+    return int(digits[:end])
+
+
+async def _connect(address: str, *, windowed: bool, name: str) -> Reader:
+    host, _, port = address.rpartition(":")
+    loop = asyncio.get_running_loop()
+    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
+    sock.setblocking(False)
+    await loop.sock_connect(sock, (host, int(port)))
+    _, reader = await loop.create_connection(
+        lambda: Reader(address, windowed=windowed, name=name), sock=sock
+    )
+    await reader.open
+    return reader
+
+
+async def open_readers(address: str, count: int, *, windowed: bool = True) -> list[Reader]:
+    """Connect so many, each a user of its own to the router's rule."""
+    readers: list[Reader] = []
+    for first in range(0, count, CONNECTS_AT_ONCE):
+        names = [f"bench-{first + i}" for i in range(min(CONNECTS_AT_ONCE, count - first))]
+        connecting = (_connect(address, windowed=windowed, name=name) for name in names)
+        readers += await asyncio.gather(*connecting)
+    return readers

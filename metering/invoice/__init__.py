@@ -1,0 +1,1 @@
+"""From the ledger's quantities and a plan's prices to an invoice and its three forms."""

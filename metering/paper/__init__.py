@@ -1,0 +1,1 @@
+"""Pages to read and to print: one self-contained HTML file, no script, nothing fetched."""

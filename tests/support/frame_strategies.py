@@ -35,7 +35,7 @@ __all__ = ["CLIENT_FRAMES", "SEQS", "SERVER_FRAMES", "STREAM_IDS", "TEXT", "mayb
 
 TEXT = st.text(max_size=20)
 WORD = st.text(min_size=1, max_size=20)
-STREAM_IDS = st.text(min_size=1, max_size=64)
+STREAM_IDS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=64)
 COUNT = st.integers(0, 2**31 - 1)
 SEQS = st.integers(1, 2**63 - 1)
 MS = st.integers(0, 10**9).map(lambda us: us / 1000)

@@ -40,6 +40,8 @@ def gateway() -> Iterator[ScriptedGateway]:
 def test_an_interrupted_wait_is_over() -> None:
     """Ctrl-C ends what was waited for: left behind it would take the next chunk for nobody."""
     ended = threading.Event()
+    # What was started in a shell's background ignores the key.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
 
     async def wait() -> None:
         # The key is pressed while the caller waits, not while it is about to.
@@ -51,8 +53,11 @@ def test_an_interrupted_wait_is_over() -> None:
             ended.set()
 
     with SeedanceClient("ws://127.0.0.1:9") as client:
-        with pytest.raises(KeyboardInterrupt):
-            client.wait_for(wait())
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                client.wait_for(wait())
+        finally:
+            signal.signal(signal.SIGINT, before)
         assert ended.wait(5)
 
 

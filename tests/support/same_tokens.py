@@ -138,7 +138,8 @@ def preempted(runner: Runner, prompts: list[list[int]], tokens: int) -> list[lis
     limits = EngineLimits(batch_max=BATCH, prefix_cache=False)
     driver = EngineDriver(NarrowRunner(runner, blocks=blocks), limits)
     answers = ask_all(driver, prompts, tokens)
-    assert driver.engine.scheduler.places.preemptions > 0
+    # Behind a window nothing grows: who is let in keeps what it has, however long it runs.
+    assert runner.info.sliding_window or driver.engine.scheduler.places.preemptions > 0
     return answers
 
 

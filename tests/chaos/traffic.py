@@ -12,21 +12,10 @@ from seedance import SeedanceError
 from seedance.client import AsyncSeedanceClient, ChatOptions
 from seedance.protocol.frames import Usage
 from seedance.protocol.reconnect import Backoff
-from tests.support.scripts import script_messages
+from tests.support.scripts import SPLIT_WORDS, script_messages
 
 __all__ = ["ENGINES", "Outcome", "Request", "Traffic", "ask"]
 
-# Code points of one to four bytes, cut by tokens where they can be cut.
-WORDS = [
-    b"Hello ",
-    b"\xf0\x9f",
-    b"\x98\x81",
-    b" w\xc3",
-    b"\xb6rld",
-    b"\n\n",
-    b"\xe9",
-    b"\x87\x8f. ",
-]
 STREAMS_PER_CLIENT_MAX = 3
 # A session lives through many faults; this share of clients begins a new one after a run.
 NEW_SESSION_SHARE = 0.1
@@ -65,7 +54,7 @@ class Outcome:
 def _script(
     name: str, dt_ms: float, repeat: int, *, stream: bool = True, **options: Any
 ) -> Request:
-    messages = script_messages(WORDS, dt_ms=dt_ms, repeat=repeat)
+    messages = script_messages(SPLIT_WORDS, dt_ms=dt_ms, repeat=repeat)
     return Request(name, stream, ChatOptions(**options), messages)
 
 

@@ -14,25 +14,14 @@ import websockets
 
 from seedance import SeedanceClient
 from tests.support.mesh import LocalMesh, local_mesh
-from tests.support.scripts import script_messages
+from tests.support.scripts import SPLIT_WORDS, script_messages
 from tests.support.waiting import wait_until_sync
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 
-# Code points split over tokens, so that a cut may fall inside one.
-PATTERN = [
-    b"Hello ",
-    b"\xf0\x9f",
-    b"\x98\x81",
-    b" w\xc3",
-    b"\xb6rld",
-    b"\n\n",
-    "量子".encode(),
-    b".",
-]
 REPEAT = 25
-TEXT = (b"".join(PATTERN) * REPEAT).decode()
-TOKENS = len(PATTERN) * REPEAT
+TEXT = (b"".join(SPLIT_WORDS) * REPEAT).decode()
+TOKENS = len(SPLIT_WORDS) * REPEAT
 GATEWAY_KILLS = 20
 
 
@@ -54,7 +43,7 @@ def _stream_while(mesh: LocalMesh, kill_after: int, name: str, dt_ms: float = 5)
     text = ""
     killed = 0
     with SeedanceClient(mesh.ws) as client:
-        stream = client.chat(messages=script_messages(PATTERN, dt_ms=dt_ms, repeat=REPEAT))
+        stream = client.chat(messages=script_messages(SPLIT_WORDS, dt_ms=dt_ms, repeat=REPEAT))
         for count, chunk in enumerate(stream, 1):
             text += chunk.delta
             if count == kill_after:

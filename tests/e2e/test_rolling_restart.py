@@ -13,22 +13,11 @@ import pytest
 
 from seedance.client import AsyncSeedanceClient
 from tests.support.mesh import LocalMesh, local_mesh
-from tests.support.scripts import script_messages
+from tests.support.scripts import SPLIT_WORDS, script_messages
 from tests.support.waiting import wait_until, wait_until_sync
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 
-# Code points split over tokens, so that a move may fall inside one.
-PATTERN = [
-    b"Hello ",
-    b"\xf0\x9f",
-    b"\x98\x81",
-    b" w\xc3",
-    b"\xb6rld",
-    b"\n\n",
-    "量子".encode(),
-    b".",
-]
 SHORT, LONG = 20, 200
 DT_MS = 10
 CLIENTS = 6
@@ -63,7 +52,7 @@ class _Load:
         repeat = LONG if number < CLIENTS // 2 else SHORT
         async with AsyncSeedanceClient(url) as client:
             while not self.enough.is_set():
-                messages = script_messages(PATTERN, dt_ms=DT_MS, repeat=repeat)
+                messages = script_messages(SPLIT_WORDS, dt_ms=DT_MS, repeat=repeat)
                 stream = client.chat(messages=messages)
                 text = "".join([chunk.delta async for chunk in stream])
                 self.texts.append((repeat, text))
@@ -98,8 +87,8 @@ async def test_a_rolling_restart_loses_nothing(mesh: LocalMesh) -> None:
             await asyncio.to_thread(mesh.back, name, pid)
             await asyncio.to_thread(wait_until_sync, lambda: _all_ready(mesh), 30)
         load.enough.set()
-    whole = b"".join(PATTERN).decode()
+    whole = b"".join(SPLIT_WORDS).decode()
     assert all(text == whole * repeat for repeat, text in load.texts)
-    assert load.tokens == sum(len(PATTERN) * repeat for repeat, _ in load.texts)
+    assert load.tokens == sum(len(SPLIT_WORDS) * repeat for repeat, _ in load.texts)
     await asyncio.to_thread(wait_until_sync, lambda: _billed(mesh) >= load.tokens, 20)
     assert _billed(mesh) == load.tokens

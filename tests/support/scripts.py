@@ -6,7 +6,19 @@ import base64
 import json
 from collections.abc import Sequence
 
-__all__ = ["script", "script_messages"]
+__all__ = ["SPLIT_WORDS", "script", "script_messages"]
+
+# Code points of one to four bytes, each cut by tokens, so that a fault may fall inside one.
+SPLIT_WORDS = [
+    b"Hello ",
+    b"\xf0\x9f",
+    b"\x98\x81",
+    b" w\xc3",
+    b"\xb6rld",
+    b"\n\n",
+    b"\xe9",
+    b"\x87\x8f. ",
+]
 
 
 def script(

@@ -172,19 +172,23 @@ class Generation:
 
     # ------------------------------------------------------------ what the instance says
 
+    def tokens(self, what: UpstreamTokens) -> None:
+        """Tokens of the call that is listened to; what nearly always comes costs the least."""
+        known = len(self._stream.text.token_ids)
+        if self._stream.append(what):
+            self._owner.pump_soon()
+        else:
+            self._hear(what)
+        if what.text and self._opened_at is not None:
+            took = self._deps.clock.monotonic() - self._opened_at
+            self._deps.metrics.ttft.observe(took)
+            self._opened_at = None
+        if self._tries and len(self._stream.text.token_ids) > known:
+            self._tries, self._failed = 0, frozenset()
+
     def heard(self, what: InstanceEvent) -> None:
-        """One event of the call that is listened to."""
+        """One other event of the call that is listened to."""
         match what:
-            case UpstreamTokens():
-                known = len(self._stream.text.token_ids)
-                self._hear(what)
-                if what.text and self._opened_at is not None:
-                    took = self._deps.clock.monotonic() - self._opened_at
-                    self._deps.metrics.ttft.observe(took)
-                    self._opened_at = None
-                if self._tries and len(self._stream.text.token_ids) > known:
-                    self._tries, self._failed = 0, frozenset()
-                return
             case UpstreamAccepted():
                 self._accepted(what)
             case UpstreamBroken():
@@ -345,7 +349,8 @@ class _Ear:
 
     def on_tokens(self, tokens: UpstreamTokens) -> None:
         """Tokens arrived."""
-        self._hear(tokens)
+        if self._generation.listens(self):
+            self._generation.tokens(tokens)
 
     def on_done(self, finish_reason: str, usage: Usage, timing: Timing) -> None:
         """It ended well."""

@@ -160,11 +160,17 @@ class StreamMachine:
         """Tokens arrived; False: something is missing before them, as if the call had broken."""
         if self.state not in _HEARING:
             return True
+        if self.text.append(tokens):
+            return True
         try:
             self.text.receive(tokens)
         except TextGapError:
             return False
         return True
+
+    def append(self, tokens: UpstreamTokens) -> bool:
+        """`on_tokens` in the usual case, of which nothing but text follows; False: it is not."""
+        return self.state is StreamState.RUNNING and self.text.append(tokens)
 
     def on_finish(self, end: UpstreamDone | UpstreamFailed) -> None:
         """It ended at the instance, well or badly."""
@@ -241,9 +247,12 @@ class StreamMachine:
 
     def next_frame(self, *, window_open: bool) -> SequencedFrame | None:
         """The next frame before the end; `accepted` does not wait for the window (§4.3)."""
-        if self._mute or self.state in (StreamState.CANCELLING, StreamState.ENDED):
+        state = self.state
+        if self._mute or state is StreamState.CANCELLING or state is StreamState.ENDED:
             return None
-        if self.accepted and not self.told_accepted and self.stored:
+        if not self.told_accepted:
+            if self.accepted is None or not self.stored:
+                return None
             self.told_accepted = True
             taken = self.accepted
             return Accepted(
@@ -253,13 +262,23 @@ class StreamMachine:
                 taken.token_quota,
                 self.traceparent or None,
             )
-        if not self.told_accepted or not window_open or not self.wants.stream:
+        if not window_open or not self.wants.stream:
             return None
         if self._due is not None:
             hint, self._due = self._due, None
             return hint
         piece = self.text.take()
         return None if piece is None else self._token(piece)
+
+    @property
+    def more(self) -> bool:
+        """Whether another frame may follow the one just made."""
+        return self._due is not None or self.text.pending
+
+    @property
+    def ending(self) -> bool:
+        """Whether its end is near enough for `settle`."""
+        return self.state is StreamState.DRAINING or self.state is StreamState.SETTLED
 
     def _token(self, piece: Piece) -> Token:
         at = self._hints.after(piece)

@@ -51,6 +51,13 @@ RECOVERY_WAIT_S = 0.1
 RECOVERY_WAIT_MAX_S = 2.0
 
 
+def _wait_s(tries: int) -> float:
+    waits = tries - RECOVERIES_AT_ONCE
+    wait = min(RECOVERY_WAIT_S * 2.0 ** (waits - 1), RECOVERY_WAIT_MAX_S) if waits > 0 else 0.0
+    # A thousand streams that lost one instance do not come to the next one in step.
+    return wait * random.uniform(0.75, 1.25)  # noqa: S311 - no secret
+
+
 class _Phase(Enum):
     OPENING = "opening"
     ATTACHING = "attaching"
@@ -235,11 +242,7 @@ class Generation:
             self._hear(UpstreamFailed(SeedanceError(ErrorCode.UNAVAILABLE, gone)))
             return
         self._tries += 1
-        waits = self._tries - RECOVERIES_AT_ONCE
-        wait = min(RECOVERY_WAIT_S * 2.0 ** (waits - 1), RECOVERY_WAIT_MAX_S) if waits > 0 else 0.0
-        # A thousand streams that lost one instance do not come to the next one in step.
-        wait *= random.uniform(0.75, 1.25)  # noqa: S311 - no secret
-        self._retry = asyncio.get_running_loop().call_later(wait, self._reopen)
+        self._retry = asyncio.get_running_loop().call_later(_wait_s(self._tries), self._reopen)
 
     def _reopen(self) -> None:
         self._retry = None

@@ -144,7 +144,7 @@ def _choose(count: int) -> None:
 
 def _path(name: str, streams: int, tokens: int) -> Case:
     path = PathCase(streams, tokens)
-    return Case(name, "token", 16 * streams * tokens, path.run, path.prepare)
+    return Case(name, "token", 16 * streams * tokens, path.run, path.prepare, path.finish)
 
 
 CASES = (

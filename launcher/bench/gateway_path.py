@@ -107,7 +107,7 @@ def _deps() -> GatewayDeps:
     )
 
 
-class GatewayPath:
+class _GatewayPath:
     """So many sessions with one stream each; `turn(n)` brings each stream `n` tokens in one message."""
 
     def __init__(self, streams: int) -> None:
@@ -191,6 +191,11 @@ class GatewayPath:
                 await connection.on_message(f'{{"type":"ack","seq":{_seq_of(sink.last) + 1}}}')
         self.call.take_request()
 
+    def end(self) -> None:
+        """Commit no more."""
+        self._commits.cancel()
+        self.registry.timers.close()
+
 
 class PathCase:
     """A `Case`'s two halves: the messages are made ahead, and each stream gets `tokens` of each."""
@@ -208,8 +213,8 @@ class PathCase:
         turns = max(1, count // (self._streams * self._tokens))
         self._messages = [self._path.message(self._tokens) for _ in range(turns)]
 
-    async def _begin(self) -> GatewayPath:
-        path = GatewayPath(self._streams)
+    async def _begin(self) -> _GatewayPath:
+        path = _GatewayPath(self._streams)
         await path.begin()
         return path
 
@@ -217,6 +222,14 @@ class PathCase:
         """Let the messages arrive one after the other."""
         assert self._loop is not None  # noqa: S101 - prepared
         self._loop.run_until_complete(self._turns())
+
+    def finish(self) -> None:
+        """Stop what runs beside it."""
+        if self._loop is not None:
+            self._path.end()
+            self._loop.run_until_complete(asyncio.sleep(0))
+            self._loop.close()
+            self._loop = None
 
     async def _turns(self) -> None:
         for message in self._messages:

@@ -36,6 +36,7 @@ class Case:
     count: int
     run: Callable[[int], None]
     prepare: Callable[[int], None] = lambda _count: None
+    finish: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,4 +70,5 @@ def measure(case: Case) -> Result:
         base.append(_ns_each(yardstick, case.count))
         case.prepare(case.count)
         own.append(_ns_each(case.run, case.count))
+    case.finish()
     return Result(case, min(own) / NS_PER_US, min(own) / min(base))

@@ -183,7 +183,7 @@ class StreamMachine:
             else end
         )
         if cancelling and isinstance(end, UpstreamFailed):
-            self.end = self._cancelled(end.usage)
+            self.end = _cancelled(end.usage)
         elif isinstance(end, UpstreamDone) and self.text.behind and not self._mute:
             # The client says that it has more than the whole text: it is not the same text.
             self.end = UpstreamFailed(_gap())
@@ -193,7 +193,7 @@ class StreamMachine:
         cancelling = self.state is StreamState.CANCELLING
         moved = self.move(StreamInput.BROKEN)
         if moved and cancelling:
-            self.end = self._cancelled(None)
+            self.end = _cancelled(None)
         return moved and not cancelling
 
     def cancel(self) -> bool:
@@ -204,7 +204,7 @@ class StreamMachine:
         if self.wants.stream:
             self.text.drop()
         if not running:  # DRAINING: the instance is through, only its text was still waiting
-            self.end = self._cancelled(self.end.usage if self.end else None)
+            self.end = _cancelled(self.end.usage if self.end else None)
         return running
 
     def fail(self, error: SeedanceError) -> bool:
@@ -222,9 +222,6 @@ class StreamMachine:
             self.text.skip_to(sys.maxsize)
         elif offset > self.text.framed_bytes:
             self.text.skip_to(offset)
-
-    def _cancelled(self, usage: Usage | None) -> UpstreamDone:
-        return UpstreamDone("cancelled", usage or Usage(), Timing())
 
     # ------------------------------------------------------------ what is due
 
@@ -254,14 +251,7 @@ class StreamMachine:
             if self.accepted is None or not self.stored:
                 return None
             self.told_accepted = True
-            taken = self.accepted
-            return Accepted(
-                self.id,
-                taken.instance,
-                taken.adopted_batch_size,
-                taken.token_quota,
-                self.traceparent or None,
-            )
+            return _accepted(self.id, self.accepted, self.traceparent)
         if not window_open or not self.wants.stream:
             return None
         if self._due is not None:
@@ -349,6 +339,15 @@ class StreamMachine:
             known.cached_tokens if known else 0,
             self.text.framed_tokens,
         )
+
+
+def _accepted(name: str, taken: UpstreamAccepted, traceparent: str) -> Accepted:
+    batch, quota = taken.adopted_batch_size, taken.token_quota
+    return Accepted(name, taken.instance, batch, quota, traceparent or None)
+
+
+def _cancelled(usage: Usage | None) -> UpstreamDone:
+    return UpstreamDone("cancelled", usage or Usage(), Timing())
 
 
 def _gap() -> SeedanceError:

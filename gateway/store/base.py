@@ -7,7 +7,6 @@ and the write are one atomic step. Time-to-live is judged by the store's clock a
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -17,7 +16,6 @@ __all__ = [
     "KEEP_S",
     "OWNER_RENEW_S",
     "OWNER_SILENCE_S",
-    "SESSION_ID",
     "SWEEP_RETRY_S",
     "CommitResult",
     "LogEntry",
@@ -43,8 +41,6 @@ KEEP_S = 60.0
 SWEEP_RETRY_S = 10.0
 # Ends that a session's streams leave behind: as many as ids are remembered (§3).
 ENDS_KEPT_MAX = 1024
-# A session's id as gateways make it; a client that names another one names no session.
-SESSION_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class StoreUnavailableError(Exception):
@@ -154,9 +150,10 @@ class SessionStore(Protocol):
         ...
 
     async def claim(self, session: str, token_hash: str) -> StoredSession | None:
-        """Become the owner: raise the epoch by one and return the session; None: unknown or gone.
+        """Become the owner: raise the epoch by one and return the session; None: known to be gone.
 
-        Raises `PermissionError` when the token's hash is not the one in `created`
+        One that the store lacks is not, while its first commit may be on its way: then this raises
+        `StoreUnavailableError` (§4.8). Raises `PermissionError` when the token's hash is not the one in `created`
         (field `token_hash` of its JSON).
         """
         ...
@@ -190,7 +187,15 @@ class SessionStore(Protocol):
         ...
 
     async def generation_mark(self) -> str:
-        """A mark that changes when the store lost its data (made when absent)."""
+        """A mark that changes when the store may have lost data.
+
+        It names the data (made when absent) and the server's process: one that was started again may
+        be back with older data that bears the same mark.
+        """
+        ...
+
+    def now_ms(self) -> int:
+        """The store's clock as last heard, in Unix milliseconds: the one clock of all gateways."""
         ...
 
     async def close(self) -> None:

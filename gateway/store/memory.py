@@ -13,7 +13,6 @@ from gateway.store.base import (
     ENDS_KEPT_MAX,
     KEEP_S,
     OWNER_SILENCE_S,
-    SESSION_ID,
     SWEEP_RETRY_S,
     CommitResult,
     LogEntry,
@@ -23,6 +22,7 @@ from gateway.store.base import (
     StreamWrite,
     UsageEvent,
 )
+from gateway.store.names import SESSION_ID
 from mesh.clock import Clock
 
 __all__ = ["MemoryStore"]
@@ -168,6 +168,10 @@ class MemoryStore:
     async def generation_mark(self) -> str:
         """Changes with each object; see the base."""
         return self._mark
+
+    def now_ms(self) -> int:
+        """The host's clock; see the base."""
+        return self._clock.wall_ms()
 
     async def close(self) -> None:
         """Nothing is held."""

@@ -11,6 +11,7 @@ import asyncio
 import hashlib
 import logging
 import math
+import re
 import secrets
 import zlib
 from collections.abc import Sequence
@@ -23,7 +24,6 @@ from redis.exceptions import NoScriptError, RedisError, ResponseError
 from gateway.store.base import (
     KEEP_S,
     OWNER_SILENCE_S,
-    SESSION_ID,
     SWEEP_RETRY_S,
     CommitResult,
     SessionWrite,
@@ -33,6 +33,7 @@ from gateway.store.base import (
 )
 from gateway.store.belief import SETTLE_S, StoreBelief
 from gateway.store.codec import SCRIPTS, Argument, commit_arguments, read_claimed, session_key
+from gateway.store.names import SESSION_ID
 from mesh.clock import Clock
 from mesh.store import COMMAND_TIMEOUT_S, USAGE_PAYLOAD_FIELD, USAGE_STREAM, open_store
 
@@ -50,6 +51,7 @@ USAGE_EVENTS_MAX = 1_000_000
 
 _GENERATION_KEY = "seedance:generation"
 _SHA = {name: hashlib.sha1(text.encode()).hexdigest() for name, text in SCRIPTS.items()}  # noqa: S324 - the server's own name for a script
+_RUN_ID = re.compile(rb"^run_id:(\w+)", re.MULTILINE)
 _FENCED, _MISSING = 1, 2
 
 Command = tuple[Argument, ...]
@@ -67,6 +69,11 @@ def _deadlines_key(shard: int) -> str:
 def _ticket_key(ticket: str) -> bytes:
     # A client may send anything as its ticket, also what has no encoding (CASES 20).
     return b"seedance:ticket:" + ticket.encode(errors="surrogatepass")
+
+
+def _run_id(about: bytes) -> str:
+    found = _RUN_ID.search(about)
+    return "" if found is None else found[1].decode()
 
 
 def _shard_of(session: str) -> int:
@@ -110,8 +117,9 @@ class RedisStore:
         reply = await self._claim("resume", session, token_hash)
         if reply[0] == b"denied":
             raise PermissionError
-        if reply[0] == b"gone":
-            await self._sure_it_is_gone()
+        if reply[0] == b"unknown":
+            await self._sure_it_is_gone(session)
+        if reply[0] in (b"unknown", b"gone"):
             return None
         return read_claimed(session, *reply[1:])
 
@@ -121,10 +129,9 @@ class RedisStore:
             return None
         await self._settled()
         ((epoch, gone),) = await self._run([("HMGET", session_key(session), "epoch", "gone")])
-        if epoch is None or gone is not None:
-            await self._sure_it_is_gone()
-            return None
-        return int(epoch)
+        if epoch is None:
+            await self._sure_it_is_gone(session)
+        return int(epoch) if epoch is not None and gone is None else None
 
     async def sweep(self, limit: int) -> list[StoredSession]:
         """Claim sessions past their deadline; see the base."""
@@ -156,12 +163,23 @@ class RedisStore:
         return value if isinstance(value, bytes) else None
 
     async def generation_mark(self) -> str:
-        """The server's mark, made when absent; see the base."""
-        made, mark = await self._run(
-            [("SET", _GENERATION_KEY, secrets.token_hex(8), "NX"), ("GET", _GENERATION_KEY)]
+        """The data's mark, made when absent, and the server's `run_id`; see the base."""
+        made, mark, about, time = await self._run(
+            [
+                ("SET", _GENERATION_KEY, secrets.token_hex(8), "NX"),
+                ("GET", _GENERATION_KEY),
+                ("INFO", "server"),
+                ("TIME",),
+            ]
         )
-        self._belief.marked(mark.decode(), fresh=bool(made))
-        return str(mark.decode())
+        both = f"{mark.decode()}/{_run_id(about)}"
+        self._belief.marked(both, fresh=bool(made))
+        self._belief.told_time(int(time[0]) * 1000 + int(time[1]) // 1000)
+        return both
+
+    def now_ms(self) -> int:
+        """The server's clock as last heard; see the base."""
+        return self._belief.now_ms()
 
     async def close(self) -> None:
         """Give back connections."""
@@ -209,15 +227,17 @@ class RedisStore:
     # ------------------------------------------------------------ the connection
 
     async def _settled(self) -> None:
-        """Raise while the store is away, or back too recently to be believed."""
-        if self._belief.away:
-            await self._run([("PING",)])
-        self._belief.check()
+        """Raise while the store is away, or back too recently to be believed.
 
-    async def _sure_it_is_gone(self) -> None:
-        """Raise when what the store does not have may have been lost with everything else."""
+        Asked each time: a server that was started again between two looks at its mark has old data.
+        """
         await self.generation_mark()
         self._belief.check()
+
+    async def _sure_it_is_gone(self, session: str) -> None:
+        """Raise when the store may have lost the session, or has not been told of it yet."""
+        await self.generation_mark()
+        self._belief.check_lacking(session)
 
     async def _run(self, commands: Sequence[Command]) -> list[Reply]:
         """Send all commands in one write and read their replies.

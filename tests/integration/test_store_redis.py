@@ -10,7 +10,8 @@ import pytest
 import redis
 
 from gateway.store.base import SessionWrite, StoreUnavailableError, StreamWrite, UsageEvent
-from gateway.store.belief import SETTLE_S
+from gateway.store.belief import SETTLE_S, YOUNG_S
+from gateway.store.names import new_session_id
 from gateway.store.redis import RedisStore, _deadlines_key, _shard_of
 from tests.support.clock import FakeClock
 from tests.support.store_under_test import RESUME_TTL_S
@@ -97,9 +98,48 @@ async def test_an_emptied_store_expires_nobody(server: TestStore) -> None:
     await store.close()
 
 
+async def test_a_young_session_may_be_on_its_way(server: TestStore) -> None:
+    """§4.8: a session that the store lacks is gone only when its first commit has had its time."""
+    clock = FakeClock()
+    store = RedisStore(server.url, clock, RESUME_TTL_S)
+    await store.generation_mark()
+    clock.advance(SETTLE_S)
+    now_ms = store.now_ms() - round(SETTLE_S * 1000)
+    young, old = new_session_id(now_ms), new_session_id(now_ms - round(YOUNG_S * 1000))
+    for ask in (store.claim(young, HASH), store.epoch_of(young)):
+        with pytest.raises(StoreUnavailableError):
+            await ask
+    assert await store.claim(old, HASH) is None
+    await store.commit([SessionWrite(young, 1, closed=True)])
+    assert await store.claim(young, HASH) is None
+    await store.close()
+
+
+async def test_a_quick_restart_with_old_data_is_noticed(server: TestStore) -> None:
+    """CASES 57: who comes back with what it had an hour ago bears the same mark, and is doubted."""
+    clock = FakeClock()
+    store = RedisStore(server.url, clock, RESUME_TTL_S)
+    mark = await store.generation_mark()
+    clock.advance(SETTLE_S)
+    await store.commit([FIRST])
+    with redis.Redis.from_url(server.url) as client:
+        client.save()
+    await store.commit([SessionWrite("s1", 1, acked=7)])
+    server.stop()
+    server.start()
+    with pytest.raises(StoreUnavailableError):
+        await store.claim("s1", HASH)
+    assert await store.generation_mark() != mark
+    clock.advance(SETTLE_S)
+    claimed = await store.claim("s1", HASH)
+    assert claimed is not None
+    assert claimed.acked == 0
+    await store.close()
+
+
 async def test_scripts_are_loaded_again(server: TestStore) -> None:
     """A server that forgot the scripts gets them again within the same call, once each."""
-    store = RedisStore(server.url, FakeClock(), RESUME_TTL_S)
+    store = RedisStore(server.url, FakeClock(), RESUME_TTL_S, settle_s=0)
     await store.commit([FIRST])
     with redis.Redis.from_url(server.url) as client:
         client.script_flush()

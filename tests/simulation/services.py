@@ -66,13 +66,19 @@ def _metrics() -> GatewayMetrics:
 class _WatchedConnection(Connection):
     """A connection whose frames are seen by the checkers."""
 
-    def __init__(self, watch: ConnectionWatch, *args: Any, **options: Any) -> None:
+    def __init__(
+        self, everywhere: Watch, watch: ConnectionWatch, *args: Any, **options: Any
+    ) -> None:
+        self._everywhere = everywhere
         self._watch = watch
         super().__init__(*args, **options)
 
     def send(self, effect: Send) -> None:
         window = self._owner.machine.delivery.window.size
-        self._watch.sent(effect.frame, effect.seq, window)
+        again = effect.seq is not None and self._everywhere.says(
+            self._owner.identity.session, effect.seq, effect.text or ""
+        )
+        self._watch.sent(effect.frame, effect.seq, window, again=again)
         super().send(effect)
 
     def _do(self, effect: Any) -> None:
@@ -148,6 +154,7 @@ class GatewayProcess:
             return
         client = end.peer.host.name
         connection = _WatchedConnection(
+            self._watch,
             ConnectionWatch(self._watch, f"{client} at {self.host.name}"),
             self.deps,
             self.registry,

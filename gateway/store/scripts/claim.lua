@@ -3,7 +3,7 @@
 -- KEYS[1]  the session's hash (see commit.lua)
 -- ARGV     mode: resume (a client came back) or sweep (its deadline has passed), the token's hash
 --          (resume), keep_ms, deadline_ms
--- Returns  {'gone'}; {'denied'}: another token's hash; {'later', ms}: the deadline has not passed;
+-- Returns  {'unknown'}; {'gone'}: it is over; {'denied'}: another token's hash; {'later', ms}: the deadline has not passed;
 --          or {'claimed', epoch, the hash's fields and values, log, {id, packed token ids, ...}}
 
 local base, mode, token_hash = KEYS[1], ARGV[1], ARGV[2]
@@ -13,7 +13,10 @@ local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
 
 local stored = redis.call('HMGET', base, 'epoch', 'gone', 'swept', 'created', 'deadline')
 -- Without a deadline its first write never came to its end: there is nothing to go on with.
-if not stored[1] or stored[2] or not stored[5] then
+if not stored[1] then
+  return {'unknown'}
+end
+if stored[2] or not stored[5] then
   return {'gone'}
 end
 if mode == 'resume' then

@@ -18,9 +18,8 @@ class Watch:
     """Breaches so far, and what the promises are judged by.
 
     `claimed_epochs` is the newest owner of each session by the store's own word, `swept` the
-    sessions that nobody came back for, `session_of` where a stream was stored last,
-    `framed` how many tokens of it the store knows to be framed, and `said` the numbered frames of
-    each session as they were sent last.
+    sessions that nobody came back for, `session_of` where a stream was stored last, and
+    `framed` how many tokens of it the store knows to be framed.
     """
 
     breaches: list[str] = field(default_factory=list)
@@ -28,7 +27,6 @@ class Watch:
     swept: set[str] = field(default_factory=set)
     session_of: dict[str, str] = field(default_factory=dict)
     framed: dict[str, int] = field(default_factory=dict)
-    said: dict[tuple[str, int], str] = field(default_factory=dict)
     breached: asyncio.Event = field(default_factory=asyncio.Event)
     claimed_epochs: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     seen_epochs: dict[str, int] = field(default_factory=dict)
@@ -65,13 +63,6 @@ class Watch:
         """What it said before does not bind it any more."""
         self.claimed_epochs.clear()
 
-    # ------------------------------------------------------------ what is sent
-
-    def says(self, session: str, seq: int, text: str) -> bool:
-        """A numbered frame is handed to a transport; whether it was before, and just so."""
-        before, self.said[session, seq] = self.said.get((session, seq)), text
-        return before == text
-
     # ------------------------------------------------------------ the client
 
     def epoch_seen(self, session: str, epoch: int) -> None:
@@ -101,11 +92,8 @@ class ConnectionWatch:
                 self._resumes_at = last_seq + 1
         self._in_flight = {seq for seq in self._in_flight if seq >= self._acked}
 
-    def sent(self, frame: object, seq: int | None, window: int, *, again: bool = False) -> None:
-        """A frame is handed to the transport while the window has this size.
-
-        `again`: it was sent before, on another connection; the window may have shrunk since.
-        """
+    def sent(self, frame: object, seq: int | None, window: int) -> None:
+        """A frame is handed to the transport while the window has this size."""
         if isinstance(frame, Resumed):
             # What was sent before was the provisional session's.
             self._acked, self._last = self._resumes_at, self._resumes_at - 1
@@ -121,7 +109,7 @@ class ConnectionWatch:
         self._last = max(self._last, seq)
         match frame:
             case Token() | Flush():
-                if fresh and not again and len(self._in_flight) > window:
+                if fresh and len(self._in_flight) > window:
                     self._watch.breach(f"{self._name}: {seq} is beyond a window of {window}")
                 self._in_flight.add(seq)
             case Accepted() | Done() | ErrorFrame():

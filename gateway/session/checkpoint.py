@@ -73,6 +73,11 @@ class Checkpointer:
         self._mark_at = 0.0
         self._renew_at = 0.0
 
+    @property
+    def bills_waiting(self) -> int:
+        """Bills of streams that are not in the store yet, also of sessions that are over."""
+        return sum(owner.journal.bills_waiting for owner in self.owners | self._dirty)
+
     def mark(self, owner: SessionOwner) -> None:
         """The owner may have news."""
         self._dirty[owner] = None
@@ -141,6 +146,9 @@ class Checkpointer:
     def _tell(self, owner: SessionOwner, write: SessionWrite, result: CommitResult) -> None:
         if write.session in result.fenced:
             self._refused(owner, write)
+        elif write.session in result.failed:
+            log.error("session %s cannot be written", write.session)
+            owner.not_writable()
         elif write.session in result.missing:
             owner.not_stored(write)
         else:

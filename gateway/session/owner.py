@@ -39,7 +39,10 @@ if TYPE_CHECKING:
     from gateway.deps import GatewayDeps
     from gateway.session.registry import SessionRegistry
 
-__all__ = ["Carrier", "OwnerState", "SessionOwner"]
+__all__ = ["WRITES_FAILED_MAX", "Carrier", "OwnerState", "SessionOwner"]
+
+# How often in a row a write that the store cannot carry out is tried again, whole.
+WRITES_FAILED_MAX = 5
 
 
 class Carrier(Protocol):
@@ -99,6 +102,7 @@ class SessionOwner:
         self._checkpointer: Checkpointer = registry.checkpointer
         self._generations: dict[str, Generation] = {}
         self._pumping = False
+        self._writes_failed = 0
 
     # ------------------------------------------------------------ events
 
@@ -241,6 +245,8 @@ class SessionOwner:
 
     def stored(self, write: SessionWrite) -> None:
         """A write is in the store."""
+        self._writes_failed = 0
+        self.journal.stored(write)
         for stream in write.streams:
             if stream.ended is not None and stream.id in self._generations:
                 self._generations.pop(stream.id).release()
@@ -259,6 +265,15 @@ class SessionOwner:
         self.journal.rewrite()
         opened = tuple(s.id for s in write.streams if s.opened is not None)
         self.step(Stored(0, self.deps.clock.wall_ms(), opened))
+
+    def not_writable(self) -> None:
+        """The store cannot carry out this session's write: it is written whole, a few times at most."""
+        self._writes_failed += 1
+        if self._writes_failed > WRITES_FAILED_MAX:
+            self.failed()
+            return
+        self.journal.rewrite()
+        self._checkpointer.mark(self)
 
     def store_level(self, *, committed: bool) -> None:
         """The store came or went."""

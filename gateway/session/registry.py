@@ -61,6 +61,11 @@ class SessionRegistry:
         return len(self._owners)
 
     @property
+    def bills_waiting(self) -> int:
+        """Bills of streams that are not in the store yet."""
+        return self.checkpointer.bills_waiting
+
+    @property
     def owners(self) -> list[SessionOwner]:
         """Every owner now."""
         return list(self._owners.values())
@@ -181,7 +186,7 @@ class SessionRegistry:
             if stored.session in self._owners:
                 self._owners[stored.session].fenced()
             try:
-                # Over at once: its end is committed, after its bills, with the next commit.
+                # Over at once: its end is committed, and its bills with it, with the next commit.
                 self._adopt(stored).step(Expired())
             except Exception:
                 # A record that this release cannot read must not end one gateway after the other.

@@ -48,6 +48,14 @@ class StoreUnavailableError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class UsageEvent:
+    """One event on its way to metering; `payload` is its JSON. The ledger takes each id once."""
+
+    id: str
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class LogEntry:
     """One sequenced frame, encoded as JSON text of the contract with its `seq`."""
 
@@ -82,7 +90,8 @@ class SessionWrite:
     commit and again when everything is written anew. `acked` lets the store drop log entries below
     it (the next number the client expects). `rewrite`: replace whatever is there: the owner's
     memory is the truth (the store was away or was emptied). `detached`: no connection; the
-    session's deadline is set `resume_ttl` from now, by the store's clock.
+    session's deadline is set `resume_ttl` from now, by the store's clock. `bills` go to metering if,
+    and only if, the rest is written: what a stream costs and that it has ended are one word.
     """
 
     session: str
@@ -94,6 +103,7 @@ class SessionWrite:
     rewrite: bool = False
     detached: bool = False
     closed: bool = False
+    bills: tuple[UsageEvent, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +112,12 @@ class CommitResult:
 
     `fenced`: a newer owner exists, or the session is over. `missing`: the store does not have the
     session that the write would add to (it lost its data): write it anew with `rewrite`.
+    `failed`: the store cannot carry out this session's write, and may have begun to; so, too.
     """
 
     fenced: frozenset[str] = frozenset()
     missing: frozenset[str] = frozenset()
+    failed: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,14 +144,6 @@ class StoredSession:
     acked: int
     entries: tuple[LogEntry, ...]
     streams: dict[str, StoredStream] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class UsageEvent:
-    """One event on its way to metering; `payload` is its JSON. The ledger takes each id once."""
-
-    id: str
-    payload: bytes
 
 
 class SessionStore(Protocol):

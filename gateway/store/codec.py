@@ -18,6 +18,7 @@ from gateway.store.base import (
 
 __all__ = [
     "SCRIPTS",
+    "USAGE_EVENTS_MAX",
     "Argument",
     "commit_arguments",
     "pack_ids",
@@ -28,6 +29,8 @@ __all__ = [
 
 Argument = bytes | str | int
 
+# Usage events wait in their stream while metering is away; about this many are kept.
+USAGE_EVENTS_MAX = 1_000_000
 # How long after its latest renewal a session's keys are renewed again.
 TTL_RENEW_MS = 10_000
 
@@ -65,8 +68,12 @@ def commit_arguments(write: SessionWrite, resume_ttl_s: float) -> list[Argument]
         ENDS_KEPT_MAX,
         write.created or b"",
         write.acked,
-        len(write.entries),
+        USAGE_EVENTS_MAX,
+        len(write.bills),
     ]
+    for bill in write.bills:
+        arguments += (bill.id.encode(errors="surrogatepass"), bill.payload)
+    arguments.append(len(write.entries))
     for entry in write.entries:
         arguments += (entry.seq, entry.frame)
     arguments.append(len(write.streams))

@@ -97,10 +97,12 @@ class MemoryStore:
         stored = self._find(write.session)
         if stored is not None and (stored.epoch > write.epoch or stored.gone):
             return "fenced"
+        lacking = stored is None and write.created is None and not write.rewrite
+        if lacking and not write.closed:
+            return "missing"
+        self.usage.extend(write.bills)
         if write.closed:
             self._sessions[write.session] = _Session(write.epoch, gone=True)
-        elif stored is None and write.created is None and not write.rewrite:
-            return "missing"
         elif stored is None or write.rewrite:
             self._sessions[write.session] = _Session(write.epoch)
         session = self._sessions[write.session]

@@ -32,7 +32,14 @@ from gateway.store.base import (
     UsageEvent,
 )
 from gateway.store.belief import SETTLE_S, StoreBelief
-from gateway.store.codec import SCRIPTS, Argument, commit_arguments, read_claimed, session_key
+from gateway.store.codec import (
+    SCRIPTS,
+    USAGE_EVENTS_MAX,
+    Argument,
+    commit_arguments,
+    read_claimed,
+    session_key,
+)
 from gateway.store.names import SESSION_ID
 from mesh.clock import Clock
 from mesh.store import COMMAND_TIMEOUT_S, USAGE_PAYLOAD_FIELD, USAGE_STREAM, open_store
@@ -46,8 +53,6 @@ _log = logging.getLogger("gateway.store")
 COMMIT_SESSIONS_MAX = 256
 # Deadlines are spread over several keys, so that a cluster's nodes share them.
 DEADLINE_SHARDS = 8
-# Usage events wait here while metering is away; about this many are kept.
-USAGE_EVENTS_MAX = 1_000_000
 
 _GENERATION_KEY = "seedance:generation"
 _SHA = {name: hashlib.sha1(text.encode()).hexdigest() for name, text in SCRIPTS.items()}  # noqa: S324 - the server's own name for a script
@@ -98,16 +103,21 @@ class RedisStore:
         verdicts: list[tuple[SessionWrite, Reply]] = []
         for start in range(0, len(writes), COMMIT_SESSIONS_MAX):
             batch = writes[start : start + COMMIT_SESSIONS_MAX]
-            commands = [
-                _script("commit", session_key(w.session), commit_arguments(w, self._resume_ttl_s))
-                for w in batch
-            ]
-            replies = await self._run([*commands, *self._watch_commands(batch)])
+            commands = [*map(self._commit_command, batch), *self._watch_commands(batch)]
+            replies = await self._answers(commands)
             verdicts += zip(batch, replies, strict=False)
         return CommitResult(
             fenced=frozenset(w.session for w, reply in verdicts if reply == _FENCED),
             missing=frozenset(w.session for w, reply in verdicts if reply == _MISSING),
+            failed=frozenset(
+                w.session for w, reply in verdicts if isinstance(reply, ResponseError)
+            ),
         )
+
+    def _commit_command(self, write: SessionWrite) -> Command:
+        arguments = commit_arguments(write, self._resume_ttl_s)
+        keys = (session_key(write.session), *((USAGE_STREAM,) if write.bills else ()))
+        return ("EVALSHA", _SHA["commit"], len(keys), *keys, *arguments)
 
     async def claim(self, session: str, token_hash: str) -> StoredSession | None:
         """Become the owner; see the base."""
@@ -117,6 +127,8 @@ class RedisStore:
         reply = await self._claim("resume", session, token_hash)
         if reply[0] == b"denied":
             raise PermissionError
+        if reply[0] == b"failed":
+            raise StoreUnavailableError("the session cannot be read")
         if reply[0] == b"unknown":
             await self._sure_it_is_gone(session)
         if reply[0] in (b"unknown", b"gone"):
@@ -221,7 +233,10 @@ class RedisStore:
         keep_ms = round((self._resume_ttl_s + KEEP_S) * 1000)
         deadline_ms = round((self._resume_ttl_s + OWNER_SILENCE_S) * 1000)
         arguments = (mode, token_hash, keep_ms, deadline_ms)
-        (reply,) = await self._run([_script("claim", session_key(session), arguments)])
+        (reply,) = await self._answers([_script("claim", session_key(session), arguments)])
+        if isinstance(reply, ResponseError):
+            _log.error("session %s cannot be read: %s", session, reply)
+            return [b"failed"]
         return list(reply)
 
     # ------------------------------------------------------------ the connection
@@ -240,7 +255,15 @@ class RedisStore:
         self._belief.check_lacking(session)
 
     async def _run(self, commands: Sequence[Command]) -> list[Reply]:
-        """Send all commands in one write and read their replies.
+        """`_answers`, where a command that cannot be carried out is `StoreUnavailableError`, too."""
+        replies = await self._answers(commands)
+        for reply in replies:
+            if isinstance(reply, ResponseError):
+                raise StoreUnavailableError(str(reply)) from reply
+        return replies
+
+    async def _answers(self, commands: Sequence[Command]) -> list[Reply]:
+        """Send all commands in one write and read their replies; some may be a `ResponseError`.
 
         Any fault of connection or server is `StoreUnavailableError`. Scripts that the server does
         not have are loaded, and only the calls that it refused for that are made again.
@@ -254,7 +277,7 @@ class RedisStore:
                 for i, reply in zip(unknown, again, strict=True):
                     replies[i] = reply
             for reply in replies:
-                if isinstance(reply, ResponseError):
+                if isinstance(reply, ResponseError) and _is_of_the_server(reply):
                     raise reply
         except (RedisError, OSError) as error:
             if self._belief.failed():
@@ -279,6 +302,15 @@ class RedisStore:
                 raise
             finally:
                 await pool.release(connection)
+
+
+def _is_of_the_server(error: ResponseError) -> bool:
+    """Whether it would answer any command so; else it is about one command and its keys.
+
+    An error begins with its code, which the library leaves out where it is `ERR` or known to it.
+    """
+    code = str(error).partition(" ")[0]
+    return type(error) is not ResponseError or (code.isupper() and code != "WRONGTYPE")
 
 
 async def _read(connection: AbstractConnection) -> Reply:

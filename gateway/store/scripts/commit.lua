@@ -7,8 +7,9 @@
 --            KEYS[1]:log       list of "SEQ:FRAME", oldest first
 --            KEYS[1]:t:ID      a live stream's token ids, 4 bytes each, little-endian
 --            KEYS[1]:ends      ids of ended streams, oldest first
+-- KEYS[2]  the usage stream, if there are bills
 -- ARGV     mode (write, rewrite, close), epoch, keep_ms, deadline_ms, renew_ms, ends_max, created,
---          acked, number of entries, (seq, frame)..., number of streams,
+--          acked, usage_max, number of bills, (id, payload)..., number of entries, (seq, frame)..., number of streams,
 --          (id, opened, instance, packed ids, framed bytes, framed tokens, end)...
 --          An empty string stands for what was not given.
 -- Returns  0 written, 1 refused: a newer owner exists or the session is over, 2 refused: the store
@@ -19,11 +20,20 @@ local log, ends = base .. ':log', base .. ':ends'
 local mode, epoch = ARGV[1], tonumber(ARGV[2])
 local keep_ms, deadline_ms, renew_ms = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local ends_max, created, acked = tonumber(ARGV[6]), ARGV[7], tonumber(ARGV[8])
-local at = 9
+local usage_max, at = ARGV[9], 10
 
 local function next_arg()
   at = at + 1
   return ARGV[at - 1]
+end
+
+-- A bill and its stream's end are written at once, or neither is: whoever goes on with the session
+-- after its owner's death bills what the store says of it.
+local function write_bills()
+  for _ = 1, tonumber(next_arg()) do
+    local id, payload = next_arg(), next_arg()
+    redis.call('XADD', KEYS[2], 'MAXLEN', '~', usage_max, '*', 'id', id, 'payload', payload)
+  end
 end
 
 local function tokens_key(id)
@@ -139,6 +149,10 @@ local stored = redis.call('HMGET', base, 'epoch', 'gone', 'last_seq')
 if stored[1] and (tonumber(stored[1]) > epoch or stored[2]) then
   return 1
 end
+if mode == 'write' and not stored[1] and created == '' then
+  return 2
+end
+write_bills()
 if mode == 'close' then
   drop_all()
   -- A late write of this or an older owner must not bring the session back.
@@ -149,8 +163,6 @@ end
 if mode == 'rewrite' then
   drop_all()
   stored = {false, false, false}
-elseif not stored[1] and created == '' then
-  return 2
 end
 
 redis.call('HSET', base, 'epoch', epoch)

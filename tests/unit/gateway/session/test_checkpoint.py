@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
+from gateway.session.checkpoint import StoreState
+from gateway.session.owner import WRITES_FAILED_MAX
 from gateway.store.base import CommitResult, SessionWrite
 from gateway.store.memory import MemoryStore
 from tests.support.clock import FakeClock
@@ -48,6 +51,49 @@ async def test_commits_never_overtake_each_other() -> None:
     await asyncio.gather(first, last)
     world.close()
     assert store.most == 1
+
+
+class _PickyStore(MemoryStore):
+    """Cannot carry out the writes of one session, for a number of times."""
+
+    def __init__(self) -> None:
+        super().__init__(FakeClock(), 120)
+        self.refuses = ""
+        self.times = 0
+
+    async def commit(self, writes: Sequence[SessionWrite]) -> CommitResult:
+        failed = {w.session for w in writes if w.session == self.refuses and self.times > 0}
+        self.times -= len(failed)
+        taken = [write for write in writes if write.session not in failed]
+        return replace(await super().commit(taken), failed=frozenset(failed))
+
+
+@pytest.mark.parametrize("lasting", [False, True])
+async def test_a_session_that_cannot_be_written_stays_alone(lasting: bool) -> None:
+    """It is tried again, whole, a few times, and then let go with 1011; the store is not away for others."""
+    store = _PickyStore()
+    world = World(lambda _: [b"x"] * 3, store)
+    broken, sound = WindowedClient(), WindowedClient()
+    for client in (broken, sound):
+        client.connect(world.gateways[0])
+        client.read()
+        await client.generate("s")
+    store.refuses, store.times = broken.session, 99 if lasting else WRITES_FAILED_MAX
+    checkpointer = world.gateways[0].registry.checkpointer
+    for _ in range(WRITES_FAILED_MAX):
+        await world.commit()
+        broken.read()
+        assert broken.accepted == set(), "it waits for its commit"
+    for _ in range(4):
+        await world.commit()
+        await world.step(2)
+        broken.read()
+        sound.read()
+    assert checkpointer.state is StoreState.THERE
+    assert sound.ends["s"]["finish_reason"] == "stop"
+    assert broken.socket.close_code == (1011 if lasting else None)
+    assert list(broken.ends) == ([] if lasting else ["s"])
+    world.close()
 
 
 async def test_a_sessions_fault_stays_with_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,14 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.store.base import KEEP_S, OWNER_SILENCE_S, LogEntry, SessionWrite, StreamWrite
+from gateway.store.base import (
+    KEEP_S,
+    OWNER_SILENCE_S,
+    LogEntry,
+    SessionWrite,
+    StreamWrite,
+    UsageEvent,
+)
 from gateway.store.codec import commit_arguments, pack_ids, read_claimed, session_key, unpack_ids
 
 
@@ -26,20 +33,25 @@ def test_times_of_a_write() -> None:
 
 
 def test_arguments_are_countable() -> None:
-    """Entries and streams are preceded by their number, each with a fixed number of arguments."""
+    """Bills, entries and streams are preceded by their number, each with a fixed number of arguments."""
     write = SessionWrite(
-        "s", 1, entries=(LogEntry(1, b"x"),), streams=(StreamWrite("a"), StreamWrite("b"))
+        "s",
+        1,
+        entries=(LogEntry(1, b"x"),),
+        streams=(StreamWrite("a"), StreamWrite("b")),
+        bills=(UsageEvent("s/a", b"{}"),),
     )
     arguments = commit_arguments(write, 120)
-    assert arguments[8] == 1
-    assert arguments[11] == 2
-    assert len(arguments) == 12 + 2 * 7
+    assert arguments[9] == 1
+    assert arguments[12] == 1
+    assert arguments[15] == 2
+    assert len(arguments) == 16 + 2 * 7
 
 
 def test_a_lone_surrogate_in_an_id_survives() -> None:
     """CASES 20: an id that no codec would take cannot break the commit of everybody's sessions."""
     arguments = commit_arguments(SessionWrite("s", 1, streams=(StreamWrite("\ud83d"),)), 120)
-    raw = arguments[10]
+    raw = arguments[12]
     assert isinstance(raw, bytes)
     fields = [b"created", b"{}", b"last_seq", b"0", b"acked", b"0"]
     fields += [b"o:" + raw, b"{}", b"f:" + raw, b"0 0"]

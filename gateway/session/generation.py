@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 
 from gateway.session.journal import Opening
 from gateway.session.usage import StreamFinished
-from gateway.store.base import UsageEvent
 from gateway.upstream.base import Attach, NoInstanceError, Open, StreamHandle, Where
 from mesh.telemetry.names import Attribute, Span
 from mesh.telemetry.tracing import SpanHandle
@@ -144,7 +143,7 @@ class Generation:
         )
         self._deps.metrics.requests.labels("websocket", finished.reason).inc()
         if opening.model:  # what no instance took costs nothing
-            self._bill(event.event(reused=opening.reused))
+            self._owner.bill(event.event(reused=opening.reused))
         self._span.set(
             {
                 Attribute.RESPONSE_MODEL: opening.model,
@@ -156,11 +155,6 @@ class Generation:
         )
         failed = finished.reason in {code.value for code in ErrorCode}
         self._span.end(error=finished.reason if failed else None)
-
-    def _bill(self, event: UsageEvent) -> None:
-        without_room = self._owner.journal.bill(event)
-        if without_room is not None:
-            self._deps.usage.add(without_room)
 
     def release(self) -> None:
         """Its end is in the store: the instance may forget it."""

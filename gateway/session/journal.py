@@ -121,7 +121,10 @@ def _read_end(fields: dict[str, Any] | None) -> UpstreamDone | UpstreamFailed | 
 
 
 class Journal:
-    """One session's news for the store. `openings` finds the opening of a live stream."""
+    """One session's news for the store. `openings` finds the opening of a live stream.
+
+    `pressing`: there is more than text of running streams and what was acknowledged of it.
+    """
 
     def __init__(
         self,
@@ -140,16 +143,19 @@ class Journal:
         self._bills: dict[str, UsageEvent] = {}
         self._whole = True
         self._renew = False
+        self.pressing = True
 
     def touch(self, stream: str, *, opening: bool = False) -> None:
         """Something about a stream is new; `opening`: its opening is, too."""
         self._touched[stream] = None
         if opening:
             self._opened.add(stream)
+            self.pressing = True
 
     def bill(self, event: UsageEvent) -> UsageEvent | None:
         """What a stream costs, to be written with its end; returns one that has no room any more."""
         self._bills[event.id] = event
+        self.pressing = True
         if len(self._bills) <= BILLS_KEPT_MAX:
             return None
         return self._bills.pop(next(iter(self._bills)))
@@ -166,11 +172,11 @@ class Journal:
 
     def rewrite(self) -> None:
         """The store may have lost anything: next time everything is written."""
-        self._whole = True
+        self._whole = self.pressing = True
 
     def renew(self) -> None:
         """Write at least a sign of life next time."""
-        self._renew = True
+        self._renew = self.pressing = True
 
     @property
     def written(self) -> bool:
@@ -186,6 +192,7 @@ class Journal:
 
     def take(self, epoch: int, *, detached: bool) -> SessionWrite | None:
         """What is new since the last call; None: nothing."""
+        self.pressing = False
         bills = tuple(self._bills.values())
         if self._machine.over:
             return SessionWrite(self._identity.session, epoch, closed=True, bills=bills)

@@ -10,7 +10,7 @@ from gateway.session.checkpoint import Checkpointer, StoreState
 from gateway.session.generation import Generation
 from gateway.session.identity import SessionIdentity
 from gateway.session.journal import Journal, Opening
-from gateway.store.base import SessionWrite
+from gateway.store.base import SessionWrite, UsageEvent
 from seedance.protocol.delivery import LinkState
 from seedance.protocol.effects import (
     CancelUpstream,
@@ -33,6 +33,7 @@ from seedance.protocol.events import (
     StoreLevel,
     Tick,
 )
+from seedance.protocol.frames import Done, ErrorFrame
 from seedance.protocol.session import SessionMachine, SessionState
 
 if TYPE_CHECKING:
@@ -100,6 +101,7 @@ class SessionOwner:
         self.journal = Journal(identity, machine, self._opening)
         self._registry = registry
         self._checkpointer: Checkpointer = registry.checkpointer
+        self.place = self._checkpointer.turns.place()
         self._generations: dict[str, Generation] = {}
         self._pumping = False
         self._writes_failed = 0
@@ -147,6 +149,7 @@ class SessionOwner:
         if older is not None:
             older.close(CloseCode.TAKEN_OVER, "taken over by a newer connection")
         self.carrier = carrier
+        self.journal.renew()
         self.step(event)
         if self._checkpointer.state is StoreState.AWAY:
             self.store_level(committed=False)
@@ -155,7 +158,11 @@ class SessionOwner:
         """The connection is gone; if it is not the one that carries the session, nothing happens."""
         if self.carrier is not carrier:
             return
+        self._carried_no_more()
+
+    def _carried_no_more(self) -> None:
         self.carrier = None
+        self.journal.renew()  # from now on its time is running out
         self.step(LinkDown())
 
     # ------------------------------------------------------------ effects
@@ -166,7 +173,8 @@ class SessionOwner:
                 if self.carrier is not None:
                     self.carrier.send(effect)
                 if effect.stream is not None:
-                    self.journal.touch(effect.stream)
+                    ends = isinstance(effect.frame, (Done, ErrorFrame))
+                    self.journal.touch(effect.stream, opening=ends)
             case OpenUpstream(stream, credit):
                 self._open(stream, credit)
             case (
@@ -233,9 +241,15 @@ class SessionOwner:
         carrier, self.carrier = self.carrier, None
         if carrier is not None:
             carrier.close(code, reason)
-            self.step(LinkDown())
+            self._carried_no_more()
 
     # ------------------------------------------------------------ the store
+
+    def bill(self, event: UsageEvent) -> None:
+        """What a stream costs goes to the store with its end."""
+        without_room = self.journal.bill(event)
+        if without_room is not None:
+            self.deps.usage.add(without_room)
 
     def take_write(self) -> SessionWrite | None:
         """What the store has to be told."""

@@ -44,6 +44,7 @@ class SessionRegistry:
             deps.clock,
             deps.tracing,
             settings.commit_interval_ms / 1000,
+            settings.text_commit_interval_ms / 1000,
         )
         self.rules = SessionRules(
             Heartbeat(
@@ -93,13 +94,13 @@ class SessionRegistry:
 
     def _own(self, owner: SessionOwner) -> SessionOwner:
         self._owners[owner.identity.session] = owner
-        self.checkpointer.owners[owner] = None
+        self.checkpointer.own(owner)
         return owner
 
     def forget(self, owner: SessionOwner) -> None:
         """The session is over, or somebody else's."""
         self.timers.disarm(owner)
-        self.checkpointer.owners.pop(owner, None)
+        self.checkpointer.disown(owner)
         if self._owners.get(owner.identity.session) is owner:
             del self._owners[owner.identity.session]
 

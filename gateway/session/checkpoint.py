@@ -12,8 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from enum import Enum
 from typing import TYPE_CHECKING
 from weakref import ref
@@ -162,17 +161,22 @@ class Checkpointer:
         self._there()
         self._trace(writes, started_ms)
         for owner, write in writes:
-            with self._alone(owner):
+            try:
                 self._tell(owner, write, result)
+            except Exception as fault:  # noqa: BLE001 - of one session, and stays with it
+                self._let_go(owner, fault)
 
     def _take(self) -> list[_Write]:
         dirty, self._dirty = self._dirty, {}
         taken = []
         for owner in dirty:
-            with self._alone(owner):
+            try:
                 write = owner.take_write()
-                if write is not None:
-                    taken.append((owner, write))
+            except Exception as fault:  # noqa: BLE001 - of one session, and stays with it
+                self._let_go(owner, fault)
+                continue
+            if write is not None:
+                taken.append((owner, write))
         return taken
 
     def _tell(self, owner: SessionOwner, write: SessionWrite, result: CommitResult) -> None:
@@ -186,14 +190,10 @@ class Checkpointer:
         else:
             owner.stored(write)
 
-    @contextmanager
-    def _alone(self, owner: SessionOwner) -> Iterator[None]:
-        """A fault of one session stays with it: the gateway's others are written and go on."""
-        try:
-            yield
-        except Exception:
-            log.exception("session %s cannot go on here", owner.identity.session)
-            owner.failed()
+    def _let_go(self, owner: SessionOwner, fault: Exception) -> None:
+        """After a fault of one session: the gateway's others are written and go on."""
+        log.error("session %s cannot go on here", owner.identity.session, exc_info=fault)
+        owner.failed()
 
     def _refused(self, owner: SessionOwner, write: SessionWrite) -> None:
         if write.epoch < owner.epoch:
@@ -240,11 +240,13 @@ class Checkpointer:
             log.warning("the session store is away: sessions go on from memory")
             self._level(committed=False)
         for owner, write in writes:
-            with self._alone(owner):
-                if write.closed:
-                    self._dirty[owner] = None
-                else:
-                    owner.not_stored(write)
+            if write.closed:
+                self._dirty[owner] = None
+                continue
+            try:
+                owner.not_stored(write)
+            except Exception as fault:  # noqa: BLE001 - of one session, and stays with it
+                self._let_go(owner, fault)
 
     def _there(self) -> None:
         if self.state is StoreState.AWAY:
@@ -254,8 +256,10 @@ class Checkpointer:
 
     def _level(self, *, committed: bool) -> None:
         for owner in list(self.owners):
-            with self._alone(owner):
+            try:
                 owner.store_level(committed=committed)
+            except Exception as fault:  # noqa: BLE001 - of one session, and stays with it
+                self._let_go(owner, fault)
 
     def _trace(self, writes: list[_Write], started_ms: int) -> None:
         ended_ns = self._clock.wall_ms() * NS_PER_MS

@@ -223,14 +223,14 @@ class Journal:
         # What a simple client was sent is TCP's: it is not in the store, hence not resumed.
         if not self._machine.delivery.windowed:
             return ()
-        log = self._machine.delivery.log
-        entries = tuple(
-            LogEntry(entry.seq, entry.text.encode())
-            for entry in log
-            if entry.seq > self._logged_seq
-        )
+        log, logged_seq = self._machine.delivery.log, self._logged_seq
         self._logged_seq = log.last_seq
-        return entries
+        if logged_seq >= log.last_seq:
+            return ()
+        # What was acknowledged meanwhile is not in the log, hence never written.
+        return tuple(
+            [LogEntry(entry.seq, entry.text.encode()) for entry in log if entry.seq > logged_seq]
+        )
 
     def _streams(self, *, whole: bool) -> tuple[StreamWrite, ...]:
         live, ended = self._machine.streams.live, self._machine.streams.ended

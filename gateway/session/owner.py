@@ -270,15 +270,25 @@ class SessionOwner:
             self._generations.clear()
             self.state = OwnerState.GONE
             return
-        opened = tuple(s.id for s in write.streams if s.opened is not None)
         last = write.entries[-1].seq if write.entries else max(0, write.acked - 1)
-        self.step(Stored(last, self.deps.clock.wall_ms(), opened))
+        opened = _opened(write)
+        if opened:
+            self.step(Stored(last, self.deps.clock.wall_ms(), opened))
+        else:
+            self._note_stored(last)
+
+    def _note_stored(self, seq: int) -> None:
+        clock = self.deps.clock
+        effects, tick_at = self.machine.stored(seq, clock.wall_ms(), clock.monotonic())
+        for effect in effects:
+            self._do(effect)
+        if tick_at is not None and self.state is OwnerState.OWNING:
+            self._registry.timers.arm(self, tick_at)
 
     def not_stored(self, write: SessionWrite) -> None:
         """The store is away: nobody waits for it, and everything is written when it is back (§4.4)."""
         self.journal.rewrite()
-        opened = tuple(s.id for s in write.streams if s.opened is not None)
-        self.step(Stored(0, self.deps.clock.wall_ms(), opened))
+        self.step(Stored(0, self.deps.clock.wall_ms(), _opened(write)))
 
     def not_writable(self) -> None:
         """The store cannot carry out this session's write: it is written whole, a few times at most."""
@@ -315,3 +325,7 @@ class SessionOwner:
         for generation in self._generations.values():
             generation.abandon()
         self._generations.clear()
+
+
+def _opened(write: SessionWrite) -> tuple[str, ...]:
+    return tuple([stream.id for stream in write.streams if stream.opened is not None])

@@ -1,7 +1,7 @@
 """The session store in Redis or Valkey.
 
-A session's write is one script call, atomic and fenced; a commit sends all sessions' calls in one
-go. Time is the server's. Nothing is tried twice here: a write whose answer was lost may have
+A session's write is atomic and fenced. One script call writes many sessions, and a commit sends all
+calls in one go. Time is the server's. Nothing is tried twice here: a write whose answer was lost may have
 happened, and the owner then writes everything anew.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
 import logging
 import math
 import re
@@ -51,6 +52,8 @@ _log = logging.getLogger("gateway.store")
 # Most sessions in one exchange. When the store is back everything live is written at once, and what
 # cannot be written within a command's time limit would never be.
 COMMIT_SESSIONS_MAX = 256
+# And in one script call, during which the server hears nobody else.
+SCRIPT_SESSIONS_MAX = 64
 # Deadlines are spread over several keys, so that a cluster's nodes share them.
 DEADLINE_SHARDS = 8
 
@@ -100,24 +103,39 @@ class RedisStore:
 
     async def commit(self, writes: Sequence[SessionWrite]) -> CommitResult:
         """Write all, in one round trip for each `COMMIT_SESSIONS_MAX`; see the base."""
-        verdicts: list[tuple[SessionWrite, Reply]] = []
+        refused: list[tuple[str, Reply]] = []
         for start in range(0, len(writes), COMMIT_SESSIONS_MAX):
             batch = writes[start : start + COMMIT_SESSIONS_MAX]
-            commands = [*map(self._commit_command, batch), *self._watch_commands(batch)]
-            replies = await self._answers(commands)
-            verdicts += zip(batch, replies, strict=False)
+            parts = [
+                batch[first : first + SCRIPT_SESSIONS_MAX]
+                for first in range(0, len(batch), SCRIPT_SESSIONS_MAX)
+            ]
+            commands = [*map(self._commit_command, parts), *self._watch_commands(batch)]
+            replies = await self._run(commands)
+            said = itertools.chain.from_iterable(replies[: len(parts)])
+            refused += [
+                (w.session, verdict) for w, verdict in zip(batch, said, strict=True) if verdict
+            ]
+        if not refused:
+            return CommitResult()
+        self._check_errors([verdict for _, verdict in refused if isinstance(verdict, bytes)])
         return CommitResult(
-            fenced=frozenset(w.session for w, reply in verdicts if reply == _FENCED),
-            missing=frozenset(w.session for w, reply in verdicts if reply == _MISSING),
-            failed=frozenset(
-                w.session for w, reply in verdicts if isinstance(reply, ResponseError)
-            ),
+            fenced=frozenset(session for session, verdict in refused if verdict == _FENCED),
+            missing=frozenset(session for session, verdict in refused if verdict == _MISSING),
+            failed=frozenset(session for session, verdict in refused if isinstance(verdict, bytes)),
         )
 
-    def _commit_command(self, write: SessionWrite) -> Command:
-        arguments = commit_arguments(write, self._resume_ttl_s)
-        keys = (session_key(write.session), *((USAGE_STREAM,) if write.bills else ()))
+    def _commit_command(self, writes: Sequence[SessionWrite]) -> Command:
+        keys = [USAGE_STREAM, *(session_key(write.session) for write in writes)]
+        arguments = commit_arguments(writes, self._resume_ttl_s)
         return ("EVALSHA", _SHA["commit"], len(keys), *keys, *arguments)
+
+    def _check_errors(self, errors: Sequence[bytes]) -> None:
+        """Raise `StoreUnavailableError` if what a script said of a session is about the server."""
+        for error in errors:
+            if _is_of_the_server(error.decode()):
+                raise self._away(error.decode())
+            _log.error("a session cannot be written: %s", error.decode())
 
     async def claim(self, session: str, token_hash: str) -> StoredSession | None:
         """Become the owner; see the base."""
@@ -277,15 +295,21 @@ class RedisStore:
                 for i, reply in zip(unknown, again, strict=True):
                     replies[i] = reply
             for reply in replies:
-                if isinstance(reply, ResponseError) and _is_of_the_server(reply):
+                if isinstance(reply, ResponseError) and (
+                    # Those that the library knows by their code are the server's, one and all.
+                    type(reply) is not ResponseError or _is_of_the_server(str(reply))
+                ):
                     raise reply
         except (RedisError, OSError) as error:
-            if self._belief.failed():
-                _log.warning("the store is away: %s", type(error).__name__)
-            raise StoreUnavailableError(type(error).__name__) from error
+            raise self._away(type(error).__name__) from error
         if self._belief.answered():
             _log.warning("the store is back")
         return replies
+
+    def _away(self, why: str) -> StoreUnavailableError:
+        if self._belief.failed():
+            _log.warning("the store is away: %s", why)
+        return StoreUnavailableError(why)
 
     async def _exchange(self, commands: Sequence[Command]) -> list[Reply]:
         # Packed in C and written at once: a pipeline object costs several times as much per call.
@@ -304,13 +328,13 @@ class RedisStore:
                 await pool.release(connection)
 
 
-def _is_of_the_server(error: ResponseError) -> bool:
+def _is_of_the_server(error: str) -> bool:
     """Whether it would answer any command so; else it is about one command and its keys.
 
-    An error begins with its code, which the library leaves out where it is `ERR` or known to it.
+    An error begins with its code; the library leaves out `ERR`.
     """
-    code = str(error).partition(" ")[0]
-    return type(error) is not ResponseError or (code.isupper() and code != "WRONGTYPE")
+    code = error.partition(" ")[0]
+    return code.isupper() and code not in ("ERR", "WRONGTYPE")
 
 
 async def _read(connection: AbstractConnection) -> Reply:

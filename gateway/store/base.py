@@ -55,7 +55,9 @@ class UsageEvent:
     payload: bytes
 
 
-@dataclass(frozen=True, slots=True)
+# The parts of a write are not frozen: some are made for every commit of every session, and to set the
+# fields of a frozen one costs several times as much.
+@dataclass(slots=True)
 class LogEntry:
     """One sequenced frame, encoded as JSON text of the contract with its `seq`."""
 
@@ -63,7 +65,7 @@ class LogEntry:
     frame: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StreamWrite:
     """What is new about one stream.
 
@@ -82,7 +84,7 @@ class StreamWrite:
     ended: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SessionWrite:
     """What is new about one session since its last commit.
 

@@ -136,12 +136,13 @@ class SessionMachine:
 
         Many times a second, so it asks for nothing else. Also returns when to `Tick` for the next one.
         """
+        delivery = self.delivery
         if self.over:
             return [], None
-        self.delivery.checkpoints.stored(seq, wall_ms, now)
-        self.delivery.checkpoint(now)
-        out, self.delivery.out = self.delivery.out, []
-        return out, self.delivery.checkpoints.deadline
+        delivery.checkpoints.stored(seq, wall_ms, now)
+        delivery.checkpoint(now)
+        out, delivery.out = delivery.out, []
+        return out, delivery.checkpoints.deadline
 
     @property
     def over(self) -> bool:

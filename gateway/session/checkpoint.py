@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     _Write = tuple[SessionOwner, SessionWrite]
 
-__all__ = ["OWNER_TOLD_S", "Checkpointer", "StoreState"]
+__all__ = ["MARK_CHECK_S", "OWNER_TOLD_S", "Checkpointer", "StoreState"]
 
 log = logging.getLogger("gateway")
 
@@ -266,8 +266,10 @@ class Checkpointer:
         attributes = {Attribute.DB_SYSTEM: "redis", Attribute.DB_OPERATION: "commit"}
         for owner, write in writes:
             for stream in write.streams:
+                if stream.opened is None:
+                    continue
                 machine = owner.machine.streams.live.get(stream.id)
-                if stream.opened is None or machine is None or machine.stored:
+                if machine is None or machine.stored:
                     continue
                 self._tracing.record(
                     Span.STORE_COMMIT,

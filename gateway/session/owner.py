@@ -9,7 +9,7 @@ from gateway.session.checkpoint import Checkpointer, StoreState
 from gateway.session.generation import Generation
 from gateway.session.identity import SessionIdentity
 from gateway.session.journal import Journal, Opening
-from gateway.store.base import SessionWrite, UsageEvent
+from gateway.store.base import SessionWrite
 from seedance.protocol.delivery import LinkState
 from seedance.protocol.effects import (
     CancelUpstream,
@@ -41,10 +41,7 @@ if TYPE_CHECKING:
 
 PUMP = Pump()
 
-__all__ = ["WRITES_FAILED_MAX", "Carrier", "OwnerState", "SessionOwner"]
-
-# How often in a row a write that the store cannot carry out is tried again, whole.
-WRITES_FAILED_MAX = 5
+__all__ = ["Carrier", "OwnerState", "SessionOwner"]
 
 
 class Carrier(Protocol):
@@ -99,13 +96,12 @@ class SessionOwner:
         self.state = OwnerState.OWNING
         self.carrier: Carrier | None = None
         self.armed_at = float("inf")
-        self.journal = Journal(identity, machine, self._opening)
+        self.journal = Journal(identity, machine, self._opening, self.deps.usage)
         self._registry = registry
         self._checkpointer: Checkpointer = registry.checkpointer
         self.place = self._checkpointer.turns.place()
         self._generations: dict[str, Generation] = {}
         self.pumping = False
-        self._writes_failed = 0
 
     # ------------------------------------------------------------ events
 
@@ -266,12 +262,6 @@ class SessionOwner:
 
     # ------------------------------------------------------------ the store
 
-    def bill(self, event: UsageEvent) -> None:
-        """What a stream costs goes to the store with its end."""
-        without_room = self.journal.bill(event)
-        if without_room is not None:
-            self.deps.usage.add(without_room)
-
     def take_write(self) -> SessionWrite | None:
         """What the store has to be told."""
         if self.machine.state is SessionState.PROVISIONAL or self.state is OwnerState.GONE:
@@ -280,7 +270,6 @@ class SessionOwner:
 
     def stored(self, write: SessionWrite) -> None:
         """A write is in the store."""
-        self._writes_failed = 0
         self.journal.stored(write)
         for stream in write.streams:
             if stream.ended is not None and stream.id in self._generations:
@@ -310,15 +299,6 @@ class SessionOwner:
         """The store is away: nobody waits for it, and everything is written when it is back (§4.4)."""
         self.journal.rewrite()
         self.step(Stored(0, self.deps.clock.wall_ms(), _opened(write)))
-
-    def not_writable(self) -> None:
-        """The store cannot carry out this session's write: it is written whole, a few times at most."""
-        self._writes_failed += 1
-        if self._writes_failed > WRITES_FAILED_MAX:
-            self.failed()
-            return
-        self.journal.rewrite()
-        self._checkpointer.mark(self)
 
     def store_level(self, *, committed: bool) -> None:
         """The store came or went."""

@@ -237,6 +237,9 @@ class FrontDesk:
                 self.finish(generation, now, reason=FinishReason.CANCELLED)
             case Release():
                 if generation.ended:
+                    if generation.stream is not None and not generation.end_sent:
+                        # Cancelled in the same breath: its call still counts it.
+                        self.emitter.end(generation, generation.stream)
                     self._drop(generation, now)
             case _:
                 assert_never(command)

@@ -35,6 +35,7 @@ from seedance.protocol.request import (
     Sampling,
     bad_field,
     check_request,
+    in_one_frame,
 )
 
 __all__ = [
@@ -190,6 +191,8 @@ def generate_of(body: dict[str, Any]) -> Generate:
         request = GenerateRequest(sampling=sampling, **fields.read(body, _REQUEST))
         check_request(request)
         delivery = fields.read(body, _DELIVERY)
+        if not delivery.get("stream", True):
+            request = in_one_frame(request)
     except SeedanceError as refusal:
         refusal.stream_id = stream_id
         raise

@@ -20,6 +20,7 @@ __all__ = [
     "Sampling",
     "bad_field",
     "check_request",
+    "in_one_frame",
     "within_quota",
 ]
 
@@ -42,6 +43,8 @@ class Limits:
     seed_max: int = 2**63 - 1
     messages_max: int = 4096
     id_length_max: int = 64
+    # Log-probabilities in one frame: some 100 bytes each, where SDKs take frames of 16 MiB.
+    whole_logprobs_max: int = 2**16
 
 
 LIMITS = Limits()
@@ -107,6 +110,23 @@ def within_quota(request: GenerateRequest, token_quota: int) -> GenerateRequest:
     if not request.max_latency_ms or not token_quota:
         return request
     return replace(request, max_tokens=min(token_quota, request.max_tokens or token_quota))
+
+
+def in_one_frame(request: GenerateRequest) -> GenerateRequest:
+    """The request for an answer that is told whole (`stream: false`), no longer than a frame can tell.
+
+    Log-probabilities are what makes one too large. Without `max_tokens` such an answer ends by `length`
+    at the bound. Raises `SeedanceError` (`bad_request`) when it is wanted longer.
+    """
+    logprobs = request.sampling.logprobs
+    if logprobs is None:
+        return request
+    most = LIMITS.whole_logprobs_max // (logprobs + 1)
+    for path, wanted in (("max_tokens", request.max_tokens), ("min_tokens", request.min_tokens)):
+        if wanted is not None and wanted > most:
+            where = f"with `stream: false` and `logprobs: {logprobs}`"
+            raise bad_field(path, f"at most {most} {where}")
+    return replace(request, max_tokens=request.max_tokens or most)
 
 
 def bad_field(path: str, allowed: str) -> SeedanceError:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import strategies as st
 
 from seedance.protocol.errors import ErrorCode
@@ -83,17 +85,28 @@ def requests(**source: st.SearchStrategy) -> st.SearchStrategy:
     )
 
 
+GENERATES = st.builds(
+    Generate,
+    id=maybe(STREAM_IDS),
+    request=requests(messages=MESSAGES) | requests(prompt=WORD),
+    stream=st.booleans(),
+    on_disconnect=maybe(st.sampled_from(["keep", "cancel"])),
+    receipt=st.booleans(),
+    traceparent=maybe(TEXT),
+    bare=st.booleans(),
+)
+
+
+def _in_one_frame(generate: Generate) -> Generate:
+    """As a server reads it: an answer in one piece has a bound."""
+    if generate.stream or generate.request.sampling.logprobs is None:
+        return generate
+    request = replace(generate.request, max_tokens=generate.request.min_tokens or 1)
+    return replace(generate, request=request)
+
+
 CLIENT_FRAMES = st.one_of(
-    st.builds(
-        Generate,
-        id=maybe(STREAM_IDS),
-        request=requests(messages=MESSAGES) | requests(prompt=WORD),
-        stream=st.booleans(),
-        on_disconnect=maybe(st.sampled_from(["keep", "cancel"])),
-        receipt=st.booleans(),
-        traceparent=maybe(TEXT),
-        bare=st.booleans(),
-    ),
+    GENERATES.map(_in_one_frame),
     st.builds(
         Ack,
         SEQS,

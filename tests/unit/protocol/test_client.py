@@ -309,18 +309,6 @@ def test_a_reader_who_is_behind_stops_the_acknowledgements() -> None:
     assert bench.sent == [Ack(20)]
 
 
-def test_a_reader_who_is_behind_with_an_ended_stream_holds_nobody_up() -> None:
-    """Its end came while its buffer was full, and it never reads on: the others are acknowledged."""
-    bench = Bench()
-    bench.begin("a", "b")
-    bench.take_sent()
-    bench.receive(done("a"), 3)
-    bench.step(on.Reading("a", behind=True))
-    for seq in range(4, 12):
-        bench.receive(token("b", seq - 4, "x"), seq)
-    assert bench.take_sent() == [Ack(9)]
-
-
 def test_silence_is_asked_about_and_then_ends_the_connection() -> None:
     """A server that says nothing is pinged after a third of the session's time, left after it."""
     bench = Bench()

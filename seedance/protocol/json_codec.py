@@ -34,8 +34,8 @@ from seedance.protocol.request import (
     GenerateRequest,
     Sampling,
     bad_field,
+    check_in_one_frame,
     check_request,
-    in_one_frame,
 )
 
 __all__ = [
@@ -192,7 +192,7 @@ def generate_of(body: dict[str, Any]) -> Generate:
         check_request(request)
         delivery = fields.read(body, _DELIVERY)
         if not delivery.get("stream", True):
-            request = in_one_frame(request)
+            check_in_one_frame(request, max(request.max_tokens or 0, request.min_tokens))
     except SeedanceError as refusal:
         refusal.stream_id = stream_id
         raise

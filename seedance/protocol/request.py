@@ -19,8 +19,8 @@ __all__ = [
     "Limits",
     "Sampling",
     "bad_field",
+    "check_in_one_frame",
     "check_request",
-    "in_one_frame",
     "within_quota",
 ]
 
@@ -112,21 +112,16 @@ def within_quota(request: GenerateRequest, token_quota: int) -> GenerateRequest:
     return replace(request, max_tokens=min(token_quota, request.max_tokens or token_quota))
 
 
-def in_one_frame(request: GenerateRequest) -> GenerateRequest:
-    """The request for an answer that is told whole (`stream: false`), no longer than a frame can tell.
+def check_in_one_frame(request: GenerateRequest, tokens: int) -> None:
+    """Check that an answer of so many tokens can be told whole (`stream: false`).
 
-    Log-probabilities are what makes one too large. Without `max_tokens` such an answer ends by `length`
-    at the bound. Raises `SeedanceError` (`bad_request`) when it is wanted longer.
+    Log-probabilities are what makes a frame too large. Raises `SeedanceError` (`bad_request`).
     """
     logprobs = request.sampling.logprobs
-    if logprobs is None:
-        return request
-    most = LIMITS.whole_logprobs_max // (logprobs + 1)
-    for path, wanted in (("max_tokens", request.max_tokens), ("min_tokens", request.min_tokens)):
-        if wanted is not None and wanted > most:
-            where = f"with `stream: false` and `logprobs: {logprobs}`"
-            raise bad_field(path, f"at most {most} {where}")
-    return replace(request, max_tokens=request.max_tokens or most)
+    if logprobs is not None and tokens * (logprobs + 1) > LIMITS.whole_logprobs_max:
+        most = LIMITS.whole_logprobs_max // (logprobs + 1)
+        where = f"with `stream: false` and `logprobs: {logprobs}`"
+        raise bad_field("max_tokens", f"from 1 to {most} {where}")
 
 
 def bad_field(path: str, allowed: str) -> SeedanceError:

@@ -31,7 +31,7 @@ from seedance.protocol.frames import (
     Usage,
     WindowRange,
 )
-from seedance.protocol.request import ChatMessage, GenerateRequest, Sampling
+from seedance.protocol.request import LIMITS, ChatMessage, GenerateRequest, Sampling
 
 __all__ = ["CLIENT_FRAMES", "SEQS", "SERVER_FRAMES", "STREAM_IDS", "TEXT", "maybe"]
 
@@ -98,8 +98,9 @@ GENERATES = st.builds(
 
 
 def _in_one_frame(generate: Generate) -> Generate:
-    """As a server reads it: an answer in one piece has a bound."""
-    if generate.stream or generate.request.sampling.logprobs is None:
+    """An answer in one piece has a bound when it tells log-probabilities."""
+    most = LIMITS.whole_logprobs_max // (LIMITS.logprobs_max + 1)
+    if generate.stream or (generate.request.max_tokens or 0) <= most:
         return generate
     request = replace(generate.request, max_tokens=generate.request.min_tokens or 1)
     return replace(generate, request=request)

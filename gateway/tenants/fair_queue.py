@@ -133,8 +133,8 @@ class FairQueue(Generic[T]):
         self._free(item, self._entries[item].lane)
         return True
 
-    def leave(self, item: T, tenant: str, tokens: int) -> None:
-        """It is over, after `tokens` that it cost, or will not wait any longer."""
+    def leave(self, item: T, tenant: str, tokens: int | None) -> None:
+        """It is over, or will not wait any longer; `tokens` is its cost, None: what was thought."""
         entry = self._entries.pop(item, None)
         lane = self._lanes.get(tenant) if entry is None else entry.lane
         if lane is None:
@@ -148,8 +148,9 @@ class FairQueue(Generic[T]):
         else:
             if item in self._placed:
                 self._free(item, lane)
-            lane.account.charge(tokens - entry.charged)
-            lane.cost += NEWEST * (tokens - lane.cost)
+            if tokens is not None:
+                lane.account.charge(tokens - entry.charged)
+                lane.cost += NEWEST * (tokens - lane.cost)
 
     def _free(self, item: T, lane: _Lane[T]) -> None:
         del self._placed[item]

@@ -152,8 +152,6 @@ class TenantStream:
         self._handle: StreamHandle | None = None
         self._credit = spec.credit
         self._telling: asyncio.Handle | None = None
-        # What counts as its cost when its instance never says.
-        self._made = 0
 
     # ------------------------------------------------------------ its turn
 
@@ -190,8 +188,8 @@ class TenantStream:
         if self._handle is not None:
             self._handle.add_credit(tokens)
 
-    def _over(self, tokens: int) -> None:
-        """It is over here, and has cost so much."""
+    def _over(self, tokens: int | None) -> None:
+        """It is over here, and has cost so much; None: its instance has not said."""
         if self._phase is _Phase.OVER:
             return
         self._phase = _Phase.OVER
@@ -238,7 +236,7 @@ class TenantStream:
             self._handle.abandon()
 
     def _let_go(self) -> None:
-        self._over(self._made)
+        self._over(None)
         if self._telling is not None:
             self._telling.cancel()
 
@@ -249,26 +247,30 @@ class TenantStream:
         self._listener.on_accepted(accepted)
 
     def on_tokens(self, tokens: UpstreamTokens) -> None:
-        """Tokens arrived."""
-        count = len(tokens.token_ids)
-        if not self._made and self._upstream.queue.begun(self):
+        """The first tokens: it has begun. Those of a tenant without a pace pass by from here on."""
+        if self._upstream.queue.begun(self):
             self._upstream.advance()
-        self._made += count
-        pacer = self._allowance.pacer
-        if pacer.limited:
-            self._allowance.made(count, len(tokens.text))
-            pacer.made(self, count, len(tokens.text), self._upstream.clock.monotonic())
-            self._upstream.pace(self._allowance)
+        limited = self._allowance.pacer.limited
+        # An instance attribute in the method's place: where nothing is counted, nothing is called.
+        self.on_tokens = self._paced if limited else self._listener.on_tokens  # type: ignore[method-assign]
+        self.on_tokens(tokens)
+
+    def _paced(self, tokens: UpstreamTokens) -> None:
+        count, text_bytes = len(tokens.token_ids), len(tokens.text)
+        allowance, now = self._allowance, self._upstream.clock.monotonic()
+        allowance.made(count, text_bytes)
+        allowance.pacer.made(self, count, text_bytes, now)
+        self._upstream.pace(allowance)
         self._listener.on_tokens(tokens)
 
     def on_done(self, finish_reason: str, usage: Usage, timing: Timing) -> None:
         """It ended well."""
-        self._over(usage.prompt_tokens - usage.cached_tokens + self._made)
+        self._over(_cost(usage))
         self._listener.on_done(finish_reason, usage, timing)
 
     def on_error(self, error: SeedanceError, usage: Usage | None) -> None:
         """The instance refused or failed it."""
-        self._over(self._made)
+        self._over(0 if usage is None else _cost(usage))
         self._listener.on_error(error, usage)
 
     def on_pressure(self, level: PressureLevel, reason: str) -> None:
@@ -277,5 +279,10 @@ class TenantStream:
 
     def on_broken(self) -> None:
         """The call broke."""
-        self._over(self._made)
+        self._over(None)
         self._listener.on_broken()
+
+
+def _cost(usage: Usage) -> int:
+    """What the engine computed for it, as the engine's own shares count."""
+    return usage.prompt_tokens - usage.cached_tokens + usage.completion_tokens

@@ -10,6 +10,7 @@ had last, and nobody else's grows meanwhile unless that one's has run out.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -57,15 +58,21 @@ class Leases(Protocol):
 def slice_of(want: Want, others: Sequence[tuple[float, float]]) -> float:
     """The slice for one gateway; `others` are the live others' (demand, slice).
 
-    While all that is asked for fits, each has what it is asked for and an even part of the rest;
-    else the limit is divided as it is asked for. `scripts/lease.lua` says the same.
+    While all that is asked for fits, each has what it is asked for and an even part of the rest.
+    Else nobody has more than an even part of what the more modest leave (max-min fairness).
+    `scripts/lease.lua` says the same.
     """
-    asked = want.demand + sum(demand for demand, _ in others)
     count = len(others) + 1
-    if asked <= want.total:
-        fair = want.demand + (want.total - asked) / count
-    else:
-        fair = want.total * want.demand / asked
+    room, level = want.total, math.inf
+    for place, demand in enumerate(sorted([want.demand, *(demand for demand, _ in others)])):
+        even = room / (count - place)
+        if demand > even:
+            level = even
+            break
+        room -= demand
+    fair = min(want.demand, level)
+    if level == math.inf:
+        fair += room / count
     fair = max(fair, want.total * want.sure / count)
     return max(0.0, min(fair, want.total - sum(lent for _, lent in others)))
 

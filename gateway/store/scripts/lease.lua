@@ -10,7 +10,7 @@ local sure = tonumber(ARGV[5])
 local time = redis.call('TIME')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
 
-local asked, lent, count = demand, 0, 1
+local demands, lent = {demand}, 0
 local fields = redis.call('HGETALL', key)
 for at = 1, #fields, 2 do
   if fields[at] ~= me then
@@ -18,18 +18,27 @@ for at = 1, #fields, 2 do
     if tonumber(till) <= now_ms then
       redis.call('HDEL', key, fields[at])
     else
-      asked, lent, count = asked + tonumber(d), lent + tonumber(s), count + 1
+      demands[#demands + 1] = tonumber(d)
+      lent = lent + tonumber(s)
     end
   end
 end
 
-local fair
-if asked <= total then
-  fair = demand + (total - asked) / count
-else
-  fair = total * demand / asked
+table.sort(demands)
+local room, level = total, math.huge
+for place, d in ipairs(demands) do
+  local even = room / (#demands - place + 1)
+  if d > even then
+    level = even
+    break
+  end
+  room = room - d
 end
-fair = math.max(fair, total * sure / count)
+local fair = math.min(demand, level)
+if level == math.huge then
+  fair = fair + room / #demands
+end
+fair = math.max(fair, total * sure / #demands)
 local mine = string.format('%.9f', math.max(0, math.min(fair, total - lent)))
 redis.call('HSET', key, me, string.format('%.9f:%s:%d', demand, mine, now_ms + ttl_ms))
 redis.call('PEXPIRE', key, ttl_ms)

@@ -107,7 +107,7 @@ class GatewayProcess:
             settings.settings,
             self.clock,
             remote,
-            self.pool,
+            settings.upstream,
             _tracing(),
             _metrics(),
             settings.authenticator,

@@ -216,27 +216,13 @@ class SessionOwner:
                 Grant(stream) | RecoverUpstream(stream) | CancelUpstream(stream) | Finished(stream)
             ):
                 if stream in self._generations:
-                    self._tell(self._generations[stream], effect)
+                    _tell(self._generations[stream], effect)
             case CloseLink(code, reason):
                 self._close(code, reason)
             case Fenced():
                 self.fenced()
             case SessionOver():
                 self._over()
-
-    def _tell(
-        self, generation: Generation, effect: Grant | RecoverUpstream | CancelUpstream | Finished
-    ) -> None:
-        match effect:
-            case Grant(_, tokens):
-                generation.grant(tokens)
-            case RecoverUpstream(_, credit):
-                generation.recover(credit)
-            case CancelUpstream():
-                generation.cancel()
-            case Finished(stream):
-                generation.finish(effect)
-                self.journal.touch(stream, opening=True)
 
     def _over(self) -> None:
         self._registry.forget(self)
@@ -306,15 +292,12 @@ class SessionOwner:
         if opened:
             self.step(Stored(last, self.deps.clock.wall_ms(), opened))
         else:
-            self._note_stored(last)
-
-    def _note_stored(self, seq: int) -> None:
-        clock = self.deps.clock
-        effects, tick_at = self.machine.stored(seq, clock.wall_ms(), clock.monotonic())
-        for effect in effects:
-            self._do(effect)
-        if tick_at is not None and self.state is OwnerState.OWNING:
-            self._registry.timers.arm(self, tick_at)
+            clock = self.deps.clock
+            effects, tick_at = self.machine.stored(last, clock.wall_ms(), clock.monotonic())
+            for effect in effects:
+                self._do(effect)
+            if tick_at is not None and self.state is OwnerState.OWNING:
+                self._registry.timers.arm(self, tick_at)
 
     def not_stored(self, write: SessionWrite) -> None:
         """The store is away: nobody waits for it, and everything is written when it is back (§4.4)."""
@@ -347,6 +330,20 @@ class SessionOwner:
         for generation in self._generations.values():
             generation.abandon()
         self._generations.clear()
+
+
+def _tell(
+    generation: Generation, effect: Grant | RecoverUpstream | CancelUpstream | Finished
+) -> None:
+    match effect:
+        case Grant(_, tokens):
+            generation.grant(tokens)
+        case RecoverUpstream(_, credit):
+            generation.recover(credit)
+        case CancelUpstream():
+            generation.cancel()
+        case Finished():
+            generation.finish(effect)
 
 
 def _opened(write: SessionWrite) -> tuple[str, ...]:

@@ -26,6 +26,7 @@ from seedance.protocol.effects import Send
 from seedance.protocol.errors import CloseCode, ErrorCode, ProtocolFault, SeedanceError
 from seedance.protocol.events import LinkUp, LinkWritable, Refused
 from seedance.protocol.frames import ClientFrame, Generate, GoAway, Resume
+from seedance.protocol.json_codec import plain_ack
 from seedance.protocol.resume import ResumeFault
 from seedance.protocol.stream import error_frame
 
@@ -46,6 +47,7 @@ class Socket(Protocol):
     input_at: float
     piece_at: float | None
     on_writable: Any
+    on_small: Any
 
     @property
     def idle(self) -> bool:
@@ -108,12 +110,15 @@ class Connection:
             windowed=windowed,
             now_ms=deps.store.now_ms(),
         )
+        self._hearing = False
         self._owner: SessionOwner = registry.begin(identity)
         self._hello = registry.hello(identity, token, 1)
 
     def open(self) -> None:
         """Greet the client (§3: `session` is sent at once)."""
         self._socket.on_writable = self._on_writable
+        if isinstance(self._speech, JsonSpeech):
+            self._socket.on_small = self._on_small
         self._owner.attach(self, LinkUp(self._hello, self._windowed))
         self._registry.timers.arm(self, self._machine.deadline)
 
@@ -122,7 +127,7 @@ class Connection:
         if self._machine.state is ConnectionState.CLOSED:
             await self._socket.give_way()
             return
-        gave_way = False
+        gave_way, self._hearing = False, True
         try:
             for frames in self._speech.hear(message):
                 for index, frame in enumerate(frames):
@@ -137,6 +142,20 @@ class Connection:
             for effect in self._machine.fault(fault):
                 self._do(effect)
             await self._socket.give_way()
+        finally:
+            self._hearing = False
+
+    def _on_small(self, message: bytes) -> bool:
+        """Deal with an acknowledgement where it arrives; anything else goes the usual way.
+
+        So does one that comes while an earlier message is dealt with: its session may not be here yet.
+        """
+        ack = None if self._hearing else plain_ack(message)
+        if ack is None or self._machine.state is ConnectionState.CLOSED:
+            return False
+        for effect in self._machine.frame(ack):
+            self._do(effect)
+        return True
 
     async def _take(self, frame: ClientFrame | SeedanceError) -> None:
         for effect in self._machine.frame(frame):

@@ -69,8 +69,8 @@ def _pin(mesh: RunningMesh) -> None:
     for name in mesh.specs:
         pid = mesh.pid(name)
         if pid is not None:
-            for thread in os.listdir(f"/proc/{pid}/task"):
-                os.sched_setaffinity(int(thread), cores[:1] if pid == gateway else cores[1:])
+            for thread in Path(f"/proc/{pid}/task").iterdir():
+                os.sched_setaffinity(int(thread.name), cores[:1] if pid == gateway else cores[1:])
     os.sched_setaffinity(0, cores[1:])
 
 
@@ -79,9 +79,7 @@ def _tokens(reader: Reader) -> int:
     return reader.offset // len(TEXT)
 
 
-async def _measure(
-    mesh: RunningMesh, load: _Load, seconds: float, profile: Path | None
-) -> _Row:
+async def _measure(mesh: RunningMesh, load: _Load, seconds: float, profile: Path | None) -> _Row:
     pid = mesh.pid(GATEWAY)
     assert pid is not None  # noqa: S101 - nobody kills it here
     readers = await open_readers(mesh.specs[GATEWAY].address, load.streams)

@@ -16,7 +16,7 @@ from gateway.upstream.breaker import Breaker
 from gateway.upstream.call import Metadata, SharedCall
 from gateway.upstream.streams import Handle
 from mesh.clock import Clock
-from mesh.rpc.channel import open_channel
+from mesh.rpc.channel import Dial, open_channel
 
 __all__ = ["Link", "LinkState"]
 
@@ -57,6 +57,7 @@ class Link:
         clock: Clock,
         breaker: Breaker,
         on_change: Callable[[], None],
+        dial: Dial = open_channel,
     ) -> None:
         self.address = address
         self._instance = instance
@@ -64,6 +65,7 @@ class Link:
         self._clock = clock
         self._breaker = breaker
         self._on_change = on_change
+        self._dial = dial
         self._state = LinkState.PROBING
         self._call = SharedCall(instance)
 
@@ -92,7 +94,7 @@ class Link:
         try:
             while True:
                 started = self._clock.monotonic()
-                async with open_channel(self.address) as channel:
+                async with self._dial(self.address) as channel:
                     if await self._probe(channel):
                         await self._serve(channel)
                 if self._clock.monotonic() - started > STABLE_S:

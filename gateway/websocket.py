@@ -256,6 +256,8 @@ async def serve_websocket(
     websocket: WebSocket, deps: GatewayDeps, registry: SessionRegistry, connections: Connections
 ) -> None:
     """Everything from the upgrade request to the socket's end."""
+    # When the request's head had arrived: nothing more comes before it is answered.
+    began = websocket.scope["extensions"][SOCKET_EXTENSION].input_at
     offered = websocket.scope["subprotocols"]
     chosen = next((item for item in offered if item in SUBPROTOCOLS), None)
     who = await deps.authenticator.connect(websocket.headers, websocket.query_params, offered)
@@ -272,7 +274,8 @@ async def serve_websocket(
         said.flush()
         socket.send_close(CloseCode.PROTOCOL_ERROR, error.message)
         return
-    if not connections.admits:
+    address = websocket.client.host if websocket.client else ""
+    if not connections.admits(address):
         socket.send_close(CloseCode.TOO_MANY_CONNECTIONS, "too many connections")
         return
     connection = Connection(
@@ -287,8 +290,10 @@ async def serve_websocket(
         traceparent=websocket.headers.get("traceparent", ""),
         speech=said,
     )
-    with connections.holding(connection):
+    with connections.holding(connection, address):
         connection.open()
+        now = deps.clock.monotonic()
+        deps.handshakes.took(now - began, now)
         try:
             await _receive(websocket, connection)
         finally:

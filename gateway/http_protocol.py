@@ -21,6 +21,10 @@ __all__ = ["HEAD_BYTES_MAX", "HEAD_WITHIN_S", "HttpProtocol", "http_protocol"]
 # A request line and headers; a browser's have a few KiB.
 HEAD_BYTES_MAX = 64 * 1024
 HEAD_WITHIN_S = 10.0
+# An answer that is not taken: from a full buffer to an almost empty one, as a stream of events (§6), and
+# from the end of the connection to its last byte.
+TAKEN_WITHIN_S = 45.0
+CLOSED_WITHIN_S = 10.0
 _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\n\r\n"
 _TOO_MANY = b"HTTP/1.1 429 Too Many Requests\r\nretry-after: 1\r\nconnection: close\r\n\r\n"
 
@@ -39,6 +43,7 @@ class HttpProtocol(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self._head_bytes = 0
         self._head_timer: asyncio.TimerHandle | None = None
+        self._taking_timer: asyncio.TimerHandle | None = None
         self._counted: str | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn's
@@ -73,11 +78,35 @@ class HttpProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Wait for nothing more."""
         self._stop_waiting()
+        self._cut_off_after(None)
         self._count_no_more()
         super().connection_lost(exc)
 
+    def pause_writing(self) -> None:
+        """The buffer is full: who reads nothing is cut off in the end."""
+        super().pause_writing()
+        self._cut_off_after(TAKEN_WITHIN_S)
+
+    def resume_writing(self) -> None:
+        """The client reads on."""
+        super().resume_writing()
+        self._cut_off_after(None)
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Nothing more was asked; what was answered has a moment to be read."""
+        super().timeout_keep_alive_handler()
+        self._cut_off_after(CLOSED_WITHIN_S)
+
+    def _cut_off_after(self, seconds: float | None) -> None:
+        if self._taking_timer is not None:
+            self._taking_timer.cancel()
+        self._taking_timer = None
+        if seconds is not None:
+            self._taking_timer = self.loop.call_later(seconds, self.transport.abort)
+
     def handle_websocket_upgrade(self) -> None:
         """From here on it is a WebSocket, and `gateway.connections` counts those."""
+        self._cut_off_after(None)
         self._count_no_more()
         super().handle_websocket_upgrade()
 

@@ -38,6 +38,8 @@ __all__ = ["Connection", "Socket", "serve_websocket"]
 
 MODES = ("token", "connection", "concurrent")
 INSTANCE_CLASS_LENGTH_MAX = 64
+# What somebody who was turned away has to answer the close frame: he is counted nowhere any more.
+TURNED_AWAY_S = 1.0
 
 
 class Socket(Protocol):
@@ -45,6 +47,7 @@ class Socket(Protocol):
 
     input_at: float
     piece_at: float | None
+    close_timeout: float
     on_writable: Any
 
     @property
@@ -276,6 +279,7 @@ async def serve_websocket(
         return
     address = websocket.client.host if websocket.client else ""
     if not connections.admits(address):
+        socket.close_timeout = TURNED_AWAY_S
         socket.send_close(CloseCode.TOO_MANY_CONNECTIONS, "too many connections")
         return
     connection = Connection(
@@ -318,4 +322,5 @@ async def _refuse(websocket: WebSocket, refusal: Refusal, chosen: str | None) ->
         return
     # A browser cannot see an HTTP status, but it can see a close code.
     await websocket.accept(subprotocol=chosen)
+    websocket.scope["extensions"][SOCKET_EXTENSION].close_timeout = TURNED_AWAY_S
     await websocket.close(row.close_code, row.message)

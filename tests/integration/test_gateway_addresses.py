@@ -75,5 +75,24 @@ async def test_connections_that_ask_nothing_are_counted_too() -> None:
             assert await _is_refused(gateway)
 
 
+@pytest.mark.parametrize("path", [b"/v2/infer?token=x", b"/v2/infer"], ids=["4401", "4429"])
+async def test_who_was_turned_away_does_not_stay(
+    path: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A refused socket whose client neither answers nor leaves is closed soon: it holds no place for free."""
+    monkeypatch.setattr("gateway.websocket.TURNED_AWAY_S", 0.1)
+    head = b"GET " + path + b" HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    head += b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+    async with (
+        running_gateway(FakeUpstream(FakeCluster()), connections_max=1) as gateway,
+        wire(gateway.url),
+    ):
+        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+        writer.write(head)
+        async with asyncio.timeout(3):
+            assert b" 101 " in await reader.read()
+        writer.close()
+
+
 def _http(gateway: GatewayUnderTest) -> set[object]:
     return gateway.server.server_state.connections

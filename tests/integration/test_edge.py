@@ -13,12 +13,14 @@ from pathlib import Path
 import grpc
 import grpc.aio
 import pytest
+from playwright.async_api import expect
 
 from gateway.agent import serving_agent
 from inference.instance import Instance
 from launcher.ports import free_port
 from seedance import AsyncSeedanceClient
 from seedance.v2 import inference_pb2, inference_pb2_grpc
+from tests.support.browser import CHROMIUM, open_page
 from tests.support.edge import (
     CONFIGURATIONS,
     EDGES,
@@ -31,7 +33,7 @@ from tests.support.edge import (
 from tests.support.fake_upstream import FakeCluster, FakeUpstream
 from tests.support.gateway_under_test import running_gateway, wire
 from tests.support.instance import SECRET, eventually, running_instance
-from tests.support.scripts import SPLIT_WORDS, script_messages
+from tests.support.scripts import SPLIT_WORDS, script, script_messages
 from tests.support.service_process import ServiceProcess, running_service
 from tests.support.valkey import TestStore
 
@@ -138,6 +140,25 @@ async def test_a_chat_passes_over_websocket_sse_and_http_2(
             assert lines[-1] == ("version 2" if version == "--http2" else "version 1.1")
             assert times[-1] - times[0] > 0.2, "the answer came in one piece"
     assert "sk-XYZ" not in face.edge.said.read_text()
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+async def test_a_browser_chats_through_it(program: str, tmp_path: Path, valkey: TestStore) -> None:
+    """The page comes over HTTP/2, its WebSocket and Origin pass, and nothing on it goes wrong."""
+    async with _face(program, tmp_path, valkey) as face:
+        url = face.edge.http + "/"
+        async with open_page(url, any_certificate=True) as (page, trouble):
+            await expect(page.get_by_text("Connected", exact=True)).to_be_visible()
+            await page.get_by_label("Message").fill(script(SPLIT_WORDS, dt_ms=2, repeat=REPEAT))
+            await page.keyboard.press("Enter")
+            answer = page.locator(".message:not(.mine)")
+            await expect(answer.locator(".text")).to_have_text(TEXT.strip())
+            assert trouble == []
+    logged = face.edge.said.read_text()
+    assert "GET / HTTP/2.0" in logged
+    socket_over = {"haproxy": "HTTP/2.0", "nginx": "HTTP/1.1"}[program]  # RFC 8441, and not
+    assert f"GET /v2/infer {socket_over}" in logged
 
 
 async def test_a_client_comes_back_to_its_gateway(

@@ -37,6 +37,8 @@ from tests.support.scripts import SPLIT_WORDS, script, script_messages
 from tests.support.service_process import ServiceProcess, running_service
 from tests.support.valkey import TestStore
 
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
+
 REPEAT = 60
 TEXT = (b"".join(SPLIT_WORDS) * REPEAT).decode()
 SILENCE_S = 45 + 15

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import signal
+import ssl
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +37,7 @@ from tests.support.instance import SECRET, eventually, running_instance
 from tests.support.scripts import SPLIT_WORDS, script, script_messages
 from tests.support.service_process import ServiceProcess, running_service
 from tests.support.valkey import TestStore
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
 
@@ -262,6 +264,36 @@ async def test_a_slow_gateway_gets_less(tmp_path: Path) -> None:
             for _ in range(300):
                 deps.handshakes.took(0.001, deps.clock.monotonic())
             await _weight_becomes(edge, 100)
+
+
+@pytest.mark.skipif(program_of("haproxy") is None, reason="haproxy is not installed")
+async def test_protocol_and_region_choose_the_gateways(tmp_path: Path) -> None:
+    """By the maps: a region's WebSockets have gateways of their own, its HTTP/2 and all others have not."""
+    (tmp_path / "regions.map").write_text("127.0.0.1/32 eu\n")
+    (tmp_path / "pools.map").write_text("http/1.1/eu gateways_eu\n")
+    async with (
+        running_gateway(FakeUpstream(FakeCluster()), gateway_id="world") as world,
+        running_gateway(FakeUpstream(FakeCluster()), gateway_id="eu") as eu,
+        running_edge(
+            "haproxy",
+            tmp_path,
+            free_edge_ports(),
+            [f"127.0.0.1:{world.port}"] * 2,
+            own=f"backend gateways_eu\n    server eu 127.0.0.1:{eu.port}\n",
+        ) as edge,
+    ):
+        offered = ssl.create_default_context(cafile=edge.authority.file)
+        offered.set_alpn_protocols(["http/1.1"])
+        for tls in (edge.tls, offered):  # a client that names no protocol speaks HTTP/1.1
+            async with wire(f"{edge.url}/v2/infer", greeting=False, ssl=tls) as client:
+                assert (await client.read())["server"] == "eu"
+        face = Face(edge, {}, None)
+        for version, backend in (("--http1.1", "gateways_eu/"), ("--http2", "gateways/")):
+            await _curl(face, version, f"{edge.http}/healthz")
+            asked = f"GET /healthz HTTP/{'2.0' if backend == 'gateways/' else '1.1'}"
+            await wait_until(lambda asked=asked: asked in edge.said.read_text())
+            line = next(line for line in edge.said.read_text().splitlines() if asked in line)
+            assert f" {backend}" in line
 
 
 async def _weight_becomes(edge: Edge, weight: int) -> None:

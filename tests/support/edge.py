@@ -85,6 +85,14 @@ def _nginx(
     (folder / "nginx.conf").write_text(text)
 
 
+def _maps(folder: Path) -> Path:
+    """The repository's maps, but for those that the test has put into its folder."""
+    for name in ("regions.map", "pools.map"):
+        if not (folder / name).exists():
+            shutil.copy(CONFIGURATIONS / name, folder)
+    return folder
+
+
 def _command(
     edge: str,
     folder: Path,
@@ -93,6 +101,7 @@ def _command(
     gateways: Sequence[str],
     agents: Sequence[int],
     instance: str,
+    own: str,
 ) -> tuple[list[str], dict[str, str]]:
     program = program_of(edge)
     assert program is not None
@@ -105,14 +114,14 @@ def _command(
         "EDGE_HTTPS": f"127.0.0.1:{ports.https}",
         "EDGE_GRPC": f"127.0.0.1:{ports.grpc}",
         "EDGE_CERT": str(both),
-        "EDGE_MAPS": str(CONFIGURATIONS),
+        "EDGE_MAPS": str(_maps(folder)),
         "INSTANCE_0": instance,
     }
     for number, (gateway, agent) in enumerate(zip(gateways, agents, strict=True)):
         variables |= {f"GATEWAY_{number}": gateway, f"AGENT_{number}": str(agent)}
-    # What an operator adds in a file of his own: here a socket to ask it for its weights.
+    # What an operator adds in a file of his own: here also a socket to ask HAProxy for its weights.
     admin = folder / "admin.cfg"
-    admin.write_text(f"global\n    stats socket {folder}/admin.sock level admin\n")
+    admin.write_text(f"global\n    stats socket {folder}/admin.sock level admin\n{own}")
     files = ["-f", str(CONFIGURATIONS / "haproxy.cfg"), "-f", str(admin)]
     return [program, "-db", *files], variables
 
@@ -128,13 +137,17 @@ async def running_edge(
     folder: Path,
     ports: EdgePorts,
     gateways: Sequence[str],
-    agents: Sequence[int] = (0, 0),
+    agents: Sequence[int] = (1, 1),
     instance: str = "127.0.0.1:1",
+    own: str = "",
 ) -> AsyncIterator[Edge]:
-    """The program with the repository's configuration, ended when the block is left."""
+    """The program with the repository's configuration, ended when the block is left.
+
+    `own` is appended to HAProxy's; maps that lie in `folder` stand for the repository's.
+    """
     authority = Authority(folder)
     pair = authority.issue("edge")
-    argv, variables = _command(edge, folder, ports, pair, gateways, agents, instance)
+    argv, variables = _command(edge, folder, ports, pair, gateways, agents, instance, own)
     said = folder / "said.log"
     with said.open("wb") as output:
         process = await asyncio.create_subprocess_exec(

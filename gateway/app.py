@@ -61,7 +61,7 @@ def _health(
             "seedance_gateway_sessions": ("Sessions owned now.", lambda: len(registry)),
             "seedance_gateway_usage_waiting": (
                 "Usage events that are not in the store yet.",
-                lambda: len(deps.usage),
+                lambda: len(deps.usage) + registry.bills_waiting,
             ),
             "seedance_gateway_share": (
                 "Percent of its usual share that this gateway tells load balancers it can take.",

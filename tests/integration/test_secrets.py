@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import jwt
 import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
@@ -35,8 +36,17 @@ def _basic(key: str) -> str:
     return base64.b64encode(f"user:{key}".encode()).decode()
 
 
+def _signed(secret: str) -> str:
+    """A JSON Web Token of tenant acme."""
+    claims = {"tenant": "acme", "sub": "ann", "exp": 4_000_000_000}
+    return jwt.encode(claims, secret, "HS256", headers={"kid": "k"})
+
+
+SIGNING = f"{MARK}-signing-secret-of-32-bytes-or-more"
+SIGNED, FORGED = _signed(SIGNING), _signed(f"{MARK}-another-secret-of-32-bytes-or-more")
 NEEDLES = [MARK, *(_item(k).removeprefix("seedance.auth.") for k in (RIGHT, WRONG))]
 NEEDLES += [_basic(RIGHT), hashlib.sha256(RIGHT.encode()).hexdigest()]
+NEEDLES += [SIGNED, FORGED, _item(SIGNED).removeprefix("seedance.auth.")]
 
 
 @pytest.fixture
@@ -90,6 +100,7 @@ def _headers() -> list[dict[str, str]]:
     """Keys in headers, where they belong and where people put them."""
     authorizations = [f"Bearer {RIGHT}", f"Bearer {WRONG}", f"bearer  {WRONG} {WRONG}", WRONG]
     authorizations += [f"Basic {_basic(RIGHT)}", f"Token {RIGHT}", f"Bearer {WRONG},{RIGHT}"]
+    authorizations += [f"Bearer {SIGNED}", f"Bearer {FORGED}", f"Bearer {SIGNED}x"]
     others = [
         {"X-Api-Key": WRONG},
         {"Cookie": f"key={WRONG}"},
@@ -135,7 +146,7 @@ async def _over_websocket(answers: Answers) -> None:
     ]
     for headers in _headers():
         await answers.socket("", chat, subprotocols=[JSON_ITEM], additional_headers=headers)
-    for key in (RIGHT, WRONG):
+    for key in (RIGHT, WRONG, SIGNED, FORGED):
         await answers.socket("", chat, *faults, subprotocols=[JSON_ITEM, _item(key)])
     await answers.socket("", chat, subprotocols=[_item(RIGHT)])
     for ticket in (*answers.own[:1], WRONG):
@@ -148,6 +159,13 @@ async def _over_websocket(answers: Answers) -> None:
 
 def _flags(kept: Collector) -> list[str]:
     return ["--log-level", "debug", "--otlp-endpoint", kept.endpoint, "--drain-grace-s", "1"]
+
+
+def _jwks(folder: Path) -> str:
+    key = base64.urlsafe_b64encode(SIGNING.encode()).decode().rstrip("=")
+    path = folder / "jwks.json"
+    path.write_text(json.dumps({"keys": [{"kty": "oct", "kid": "k", "alg": "HS256", "k": key}]}))
+    return str(path)
 
 
 async def _exported(service: ServiceProcess) -> None:
@@ -167,6 +185,7 @@ async def test_no_key_comes_out_anywhere(
         ) as instance,
         running_service(
             *("gateway", "--instances", instance.address, "--redis", valkey.url, *_flags(kept)),
+            *("--jwks-file", _jwks(tmp_path)),
             env=env | {"SEEDANCE_KEYS": f"acme:{digest}"},
             log=logs[0],
         ) as gateway,
@@ -181,7 +200,8 @@ async def test_no_key_comes_out_anywhere(
             await _exported(service)
     await wait_until(lambda: {span.hop for span in kept.spans} >= {"gateway", "inference"})
     assert answers.own, "no ticket and no token was given"
-    assert any('"done"' in told for told in answers.told), "nobody came in"
+    # By header, item and ticket, with a key and with a signed token.
+    assert sum('"done"' in told for told in answers.told) >= 5
     wrote = "\n".join(path.read_text() for path in logs)
     assert "DEBUG" in wrote, "nothing was logged at debug"
     for needle in (*NEEDLES, *answers.own):

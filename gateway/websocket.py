@@ -39,6 +39,8 @@ __all__ = ["Connection", "Socket", "serve_websocket"]
 
 MODES = ("token", "connection", "concurrent")
 INSTANCE_CLASS_LENGTH_MAX = 64
+# What somebody who was turned away has to answer the close frame: he is counted nowhere any more.
+TURNED_AWAY_S = 1.0
 
 
 class Socket(Protocol):
@@ -46,6 +48,7 @@ class Socket(Protocol):
 
     input_at: float
     piece_at: float | None
+    close_timeout: float
     on_writable: Any
     on_small: Any
 
@@ -282,6 +285,8 @@ async def serve_websocket(
     websocket: WebSocket, deps: GatewayDeps, registry: SessionRegistry, connections: Connections
 ) -> None:
     """Everything from the upgrade request to the socket's end."""
+    # When the request's head had arrived: nothing more comes before it is answered.
+    began = websocket.scope["extensions"][SOCKET_EXTENSION].input_at
     offered = websocket.scope["subprotocols"]
     chosen = next((item for item in offered if item in SUBPROTOCOLS), None)
     who = await deps.authenticator.connect(websocket.headers, websocket.query_params, offered)
@@ -298,8 +303,10 @@ async def serve_websocket(
         said.flush()
         socket.send_close(CloseCode.PROTOCOL_ERROR, error.message)
         return
+    address = websocket.client.host if websocket.client else ""
     with deps.tenants.connection(who.tenant) as admitted:
-        if not (admitted and connections.admits):
+        if not (admitted and connections.admits(address)):
+            socket.close_timeout = TURNED_AWAY_S
             socket.send_close(CloseCode.TOO_MANY_CONNECTIONS, "too many connections")
             return
         connection = Connection(
@@ -314,8 +321,10 @@ async def serve_websocket(
             traceparent=websocket.headers.get("traceparent", ""),
             speech=said,
         )
-        with connections.holding(connection):
+        with connections.holding(connection, address):
             connection.open()
+            now = deps.clock.monotonic()
+            deps.handshakes.took(now - began, now)
             try:
                 await _receive(websocket, connection)
             finally:
@@ -340,4 +349,5 @@ async def _refuse(websocket: WebSocket, refusal: Refusal, chosen: str | None) ->
         return
     # A browser cannot see an HTTP status, but it can see a close code.
     await websocket.accept(subprotocol=chosen)
+    websocket.scope["extensions"][SOCKET_EXTENSION].close_timeout = TURNED_AWAY_S
     await websocket.close(row.close_code, row.message)

@@ -17,6 +17,7 @@ from websockets.http11 import Request
 from websockets.protocol import OPEN
 from websockets.speedups import apply_mask
 
+from gateway.send_buffer import round_trip_s, send_buffer_for
 from mesh.clock import Clock, SystemClock
 
 if TYPE_CHECKING:
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 __all__ = ["SOCKET_EXTENSION", "SocketProtocol", "socket_protocol"]
 
 SOCKET_EXTENSION = "seedance.socket"
-# A slow reader's kernel buffer would swallow megabytes before the transport pauses.
-SEND_BUFFER_BYTES = 32 * 1024
 WRITE_HIGH_BYTES = 16 * 1024
 WRITE_LOW_BYTES = 4 * 1024
 # RFC 6455 §5.2: FIN and opcode; the length in 7 bits, or 126 and 16 bits, or 127 and 64 bits.
@@ -81,7 +80,8 @@ class SocketProtocol(WebSocketsSansIOProtocol):
         self.input_at = self.clock.monotonic()
         sock = transport.get_extra_info("socket")
         if sock is not None:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+            size = send_buffer_for(round_trip_s(sock))
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, size)
         self.transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES, low=WRITE_LOW_BYTES)
 
     def handle_connect(self, event: Request) -> None:

@@ -64,6 +64,7 @@ class _Sink:
     """A socket that counts what it is given."""
 
     piece_at: float | None = None
+    close_timeout = 0.0
     idle = True
 
     def __init__(self) -> None:

@@ -1,0 +1,72 @@
+"""Listens between an instance and a stream's owner, for what both say about the instance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gateway.upstream.base import PressureLevel, StreamListener, UpstreamAccepted, UpstreamTokens
+from gateway.upstream.ejection import Ejection
+from mesh.canary import Tally
+from mesh.clock import Clock
+from seedance.protocol.errors import ErrorCode, SeedanceError
+from seedance.protocol.frames import Timing, Usage
+
+__all__ = ["Observed"]
+
+# What an instance says when it is its own fault.
+_FAULTS = (ErrorCode.INTERNAL, ErrorCode.UNAVAILABLE)
+
+
+class Observed:
+    """`StreamListener` that counts the first token and the end, and passes everything on.
+
+    `first_token` false: it is a continuation, whose first token says nothing. After the first token
+    `on_tokens` is the owner's own method, so that a token costs nothing here.
+    """
+
+    def __init__(
+        self,
+        listener: StreamListener,
+        ejection: Ejection,
+        tally: Tally,
+        clock: Clock,
+        *,
+        first_token: bool,
+    ) -> None:
+        self._listener = listener
+        self._ejection = ejection
+        self._tally = tally
+        self._clock = clock
+        self._opened = clock.monotonic()
+        self.on_accepted: Callable[[UpstreamAccepted], None] = listener.on_accepted
+        self.on_pressure: Callable[[PressureLevel, str], None] = listener.on_pressure
+        self.on_tokens: Callable[[UpstreamTokens], None] = (
+            self._first_tokens if first_token else listener.on_tokens
+        )
+
+    def _first_tokens(self, tokens: UpstreamTokens) -> None:
+        self.on_tokens = self._listener.on_tokens
+        self._tally.first_token(self._clock.monotonic() - self._opened)
+        self._listener.on_tokens(tokens)
+
+    def on_done(self, finish_reason: str, usage: Usage, timing: Timing) -> None:
+        """It ended well."""
+        self._ended(failed=False)
+        self._ejection.ended(self._clock.monotonic(), failed=False)
+        self._listener.on_done(finish_reason, usage, timing)
+
+    def on_error(self, error: SeedanceError, usage: Usage | None) -> None:
+        """It was refused or failed; only a failure of the instance speaks against it."""
+        self._ended(failed=error.code in _FAULTS)
+        if error.code is ErrorCode.INTERNAL:
+            self._ejection.ended(self._clock.monotonic(), failed=True)
+        self._listener.on_error(error, usage)
+
+    def on_broken(self) -> None:
+        """The call broke: that is the breaker's affair, and counts against a canary."""
+        self._ended(failed=True)
+        self._listener.on_broken()
+
+    def _ended(self, *, failed: bool) -> None:
+        self._tally.ended += 1
+        self._tally.failed += failed

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from gateway.session.journal import Opening
 from gateway.session.usage import StreamFinished
 from gateway.upstream.base import Attach, NoInstanceError, Open, StreamHandle, Where
+from mesh.prefixes import prefix_marks
 from mesh.telemetry.names import Attribute, Span
 from mesh.telemetry.tracing import SpanHandle
 from seedance.protocol.effects import Finished
@@ -250,7 +251,13 @@ class Generation:
 
     def _choose(self) -> str:
         identity, request = self._owner.identity, self.opening.wants.request
-        where = Where(identity.user, request.model, identity.instance_class, exclude=self._failed)
+        where = Where(
+            identity.user,
+            request.model,
+            identity.instance_class,
+            exclude=self._failed,
+            prefix=prefix_marks(identity.tenant, request),
+        )
         span = self._deps.tracing.start(Span.ROUTE, self._span.traceparent, hop="router")
         try:
             instance = self._deps.upstream.choose(where)

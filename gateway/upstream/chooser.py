@@ -35,7 +35,9 @@ class _Kind(NamedTuple):
 
 
 class Chooser:
-    """`members` is the pool's own mapping; `current` says what is known of them by now: reports
+    """Holds the tables, and looks at their members often enough.
+
+    `members` is the pool's own mapping; `current` says what is known of them by now, for reports
     grow old. Call `forget` when one of them has changed.
     """
 

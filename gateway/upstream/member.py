@@ -29,8 +29,9 @@ class Fitness(IntEnum):
 
 @dataclass(slots=True)
 class Member:
-    """An instance and the links to it. `own_reported`: streams of this gateway there, when it
-    made its latest load report.
+    """An instance and the links to it.
+
+    `own_reported`: streams of this gateway there, when it made its latest load report.
     """
 
     instance: Instance

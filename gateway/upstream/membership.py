@@ -6,7 +6,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import grpc
@@ -56,7 +56,7 @@ class Snapshot:
     router_start_id: str
     lease_s: float
     instances: tuple[Instance, ...]
-    canary: CanaryState = CanaryState()
+    canary: CanaryState = field(default_factory=CanaryState)
 
 
 class Members:

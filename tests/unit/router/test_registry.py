@@ -33,9 +33,7 @@ def test_a_lease_lasts_its_time_from_the_latest_report() -> None:
 
 
 def test_who_never_comes_back_is_forgotten() -> None:
-    """CASES 78: one that has lapsed stays for a hundred leases, so that a cut way to the router stops
-    nothing, and then goes.
-    """
+    """CASES 78: one that has lapsed stays for a hundred leases: its way to us may be cut, no more."""
     registry = Registry(3.0, 10)
     registry.register(A, now=0.0)
     registry.expire(now=300.0)

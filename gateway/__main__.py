@@ -8,6 +8,7 @@ import secrets
 import sys
 from collections.abc import Sequence
 
+from gateway.affinity import AffinityTokens
 from gateway.app import build_app
 from gateway.auth import Authenticator, allowed_origins, parse_keys
 from gateway.config import GatewaySettings
@@ -97,6 +98,7 @@ async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
         metrics,
         _authenticator(settings, store),
         UsageOutbox(store),
+        affinity=AffinityTokens(settings.mesh_secret.get_secret_value()),
     )
     registry = SessionRegistry(deps)
     connections = Connections(settings.connections_max)

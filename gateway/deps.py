@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from gateway.affinity import AffinityTokens
 from gateway.auth import Authenticator
 from gateway.config import GatewaySettings
 from gateway.session.usage import UsageOutbox
@@ -30,3 +31,4 @@ class GatewayDeps:
     authenticator: Authenticator
     usage: UsageOutbox
     retries: RetryBudget = field(default_factory=RetryBudget)
+    affinity: AffinityTokens = field(default_factory=AffinityTokens)

@@ -107,7 +107,7 @@ def test_an_equal_version_is_left_alone() -> None:
     for seed in range(100):
         draw = random.Random(seed)
         canary, stable = Tally(), Tally()
-        for look in range(60):
+        for _ in range(60):
             canary.ended += 20
             canary.failed += sum(draw.random() < 0.01 for _ in range(20))
             stable.ended += 200

@@ -54,3 +54,8 @@ class Instance:
     report: int = 0
     prefixes: frozenset[int] | None = None
     lapsed: bool = False
+
+    @property
+    def offer(self) -> tuple[object, ...]:
+        """What decides which keys it may take, apart from how busy it is."""
+        return (self.models, self.instance_class, self.weight, self.draining, self.canary)

@@ -58,9 +58,8 @@ class Registry:
         known = self._members.get(instance.id)
         if known is not None and instance.draining and _replaced(known, instance.start_id):
             return False
-        for other_id, other in list(self._members.items()):
-            if other.instance.lapsed and other.instance.address == instance.address:
-                del self._members[other_id]
+        if known is None or known.instance.address != instance.address:
+            self._forget_lapsed_at(instance.address)
         if instance.id not in self._members and len(self._members) >= self._instances_max:
             raise RegistryFullError
         self._members[instance.id] = Member(instance, now)
@@ -85,6 +84,13 @@ class Registry:
             lapses = leases >= 1 and not member.instance.lapsed
             self._members[instance_id] = _lapsed(member) if lapses else member
         return self._changed(before != self._members)
+
+    def _forget_lapsed_at(self, address: str) -> None:
+        self._members = {
+            instance_id: member
+            for instance_id, member in self._members.items()
+            if not (member.instance.lapsed and member.instance.address == address)
+        }
 
     def snapshot(self) -> Snapshot:
         """Everybody, in the order of their ids."""

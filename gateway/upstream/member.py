@@ -60,12 +60,14 @@ class Member:
         """What the routing rule goes by."""
         return Standing(self.instance, self.streams, self.own_reported)
 
-    def follow(self, instance: Instance) -> None:
-        """Take what the router says of it now."""
+    def follow(self, instance: Instance) -> bool:
+        """Take what the router says of it now; whether it offers something else than before."""
+        changed = self.instance.offer != instance.offer
         reported = (instance.start_id, instance.report)
         if reported != (self.instance.start_id, self.instance.report):
             self.own_reported = self.streams
         self.instance = instance
+        return changed
 
     def fitness(self, *, ejected: bool) -> Fitness:
         """How fit it is for something new."""

@@ -189,8 +189,12 @@ class RouterWatch:
             call.cancel()
 
     async def _report(self, stub: router_pb2_grpc.RouterStub, counts: Callable[[], Counts]) -> None:
-        """Tell the router what was seen, while there is a canary or it has not heard of one."""
-        while True:
+        """Tell the router what was seen, while there is a canary or it has not heard of one.
+
+        Asked in the loop, too, whether to end: a call that breaks in the same turn may swallow it.
+        """
+        task = asyncio.current_task()
+        while task is not None and not task.cancelling():
             await asyncio.sleep(REPORT_EVERY_S)
             canary = self._members.canary
             if canary.phase is not CanaryPhase.RUNNING and not self._members.news_for_router:

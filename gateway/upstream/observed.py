@@ -56,9 +56,10 @@ class Observed:
         self._listener.on_done(finish_reason, usage, timing)
 
     def on_error(self, error: SeedanceError, usage: Usage | None) -> None:
-        """It was refused or failed; only a failure of the instance speaks against it."""
-        self._ended(failed=error.code in _FAULTS)
-        if error.code is ErrorCode.INTERNAL:
+        """It was refused or failed; only a fault of the instance speaks against it."""
+        failed = error.code in _FAULTS
+        self._ended(failed=failed)
+        if failed:
             self._ejection.ended(self._clock.monotonic(), failed=True)
         self._listener.on_error(error, usage)
 

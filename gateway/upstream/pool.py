@@ -178,18 +178,22 @@ class InstancePool:
     def _follow(self) -> None:
         """Bring the links in line with the membership."""
         current = {instance.id: instance for instance in self._source.current()}
+        changed = current.keys() != self._members.keys()
         for instance_id, member in list(self._members.items()):
             instance = current.get(instance_id)
             if instance is None or instance.address != member.instance.address:
                 self._retire(self._members.pop(instance_id))
+                changed = True
             else:
-                member.follow(instance)
+                changed |= member.follow(instance)
         for instance in current.values():
             if instance.id not in self._members:
                 self._members[instance.id] = self._connect(instance)
             self._chooser.prefixes.report(instance.id, instance.prefixes or frozenset())
         self._chooser.prefixes.keep(current.keys())
-        self._changed()
+        if changed:
+            self._chooser.forget()
+        self._close_idle()
 
     def _connect(self, instance: Instance) -> Member:
         assert self._tasks is not None  # noqa: S101 - only `run` leads here

@@ -213,6 +213,25 @@ async def test_a_new_router_is_told_of_the_roll_back() -> None:
             await eventually(learnt, within_s=10)
 
 
+async def test_two_routers_decide_alike() -> None:
+    """CASES 70: given the same reports they name the same instances, without a word to each other."""
+    members = [
+        Instance(f"i{n}", f"127.0.0.1:{n + 1}", ("m",), load=Load(running=5 * n)) for n in range(4)
+    ]
+    async with (
+        running_router() as one,
+        running_router() as two,
+        _stub(one) as first,
+        _stub(two) as second,
+    ):
+        await _register(first, *members)
+        await _register(second, *members[::-1])
+        for where in USERS:
+            request = router_pb2.RouteRequest(user=where.user, method="Generate", model="m")
+            named = [(await stub.Route(request)).instance.id for stub in (first, second)]
+            assert named[0] == named[1]
+
+
 async def test_a_socket_is_given_its_affinity() -> None:
     """The upgrade's answer sets the cookie, and whoever brings it is not given another."""
     async with running_gateway(FakeUpstream(FakeCluster())) as gateway:

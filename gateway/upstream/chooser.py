@@ -64,7 +64,8 @@ class Chooser:
         """The instance's id; None: nobody can be reached.
 
         First among those that are well, then among those that are full, then among those that are
-        ill; in each, a canary key asks canary instances before the others.
+        ill; in each, a canary key asks canary instances before the others. Other keys ask them last
+        of all: better a version on trial than nobody.
         """
         self._look()
         key = affinity_hash(where.user, METHOD)
@@ -97,9 +98,14 @@ class Chooser:
     def _tables_for(self, where: Where, *, canary: bool) -> Iterator[Table]:
         for fitness in (Fitness.WELL, Fitness.FULL, Fitness.ILL):
             for group in (True, False) if canary else (False,):
-                kind = _Kind(where.model, where.instance_class, group, fitness)
-                table = self._tables.get(kind)
-                yield self._made(kind) if table is None else table
+                yield self._table(_Kind(where.model, where.instance_class, group, fitness))
+        if not canary:
+            kind = _Kind(where.model, where.instance_class, canary=True, fitness=Fitness.ILL)
+            yield self._table(kind)
+
+    def _table(self, kind: _Kind) -> Table:
+        table = self._tables.get(kind)
+        return self._made(kind) if table is None else table
 
     def _made(self, kind: _Kind) -> Table:
         key = RouteKey("", METHOD, kind.model, kind.instance_class)

@@ -48,7 +48,7 @@ class Outcome(Enum):
 class RouteKey:
     """What decides. `model` empty: any; `exclude` are ids not to name.
 
-    `canary`: a canary instance, if there is one; other keys never go to one.
+    `canary`: a canary instance, if there is one; other keys go to one when nobody else is left.
     """
 
     user: str
@@ -193,7 +193,7 @@ def choose_instance(instances: Iterable[Instance], key: RouteKey) -> Choice:
         return Choice(Outcome.MODEL_UNKNOWN)
     candidates = [member for member in members if eligible(member, key)]
     hashed = affinity_hash(key.user, key.method)
-    for canary in (True, False) if key.canary else (False,):
+    for canary in (key.canary, not key.canary):
         for lapsed in (False, True):
             group = [i for i in candidates if i.canary is canary and i.lapsed is lapsed]
             table = Table(group)

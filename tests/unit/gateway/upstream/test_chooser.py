@@ -198,7 +198,7 @@ def test_the_longest_known_prefix_wins() -> None:
 
 
 def test_canary_keys_and_whoever_asks() -> None:
-    """A share goes to the canary, and who asks; when it is ill they go to the others."""
+    """A share goes to the canary, and who asks; each is the other's way out."""
     scene = _Scene(4)
     scene.instances["i0"] = replace(scene.instances["i0"], canary=True)
     assert scene.sent()["i0"] == 0
@@ -213,6 +213,9 @@ def test_canary_keys_and_whoever_asks() -> None:
     scene.canary = CanaryState(2, CanaryPhase.ROLLED_BACK)
     scene.look()
     assert scene.chooser.choose(asking, scene.canary) != "i0"
+    for name in ("i1", "i2", "i3"):
+        scene.links[name].ready = False
+    assert scene.sent() == {"i0": len(USERS)}
 
 
 def test_classes() -> None:

@@ -35,10 +35,11 @@ from seedance.protocol.events import (
 )
 from seedance.protocol.frames import Timing, Usage
 from seedance.protocol.pressure import PressureLevel
-from seedance.protocol.request import within_quota
+from seedance.protocol.request import GenerateRequest, within_quota
 from seedance.protocol.stream import StreamMachine, StreamState
 
 if TYPE_CHECKING:
+    from gateway.session.identity import SessionIdentity
     from gateway.session.owner import SessionOwner
 
 __all__ = ["RECOVERIES_MAX", "Generation"]
@@ -257,14 +258,7 @@ class Generation:
         self._open_at(instance)
 
     def _choose(self) -> str:
-        identity, request = self._owner.identity, self.opening.wants.request
-        where = Where(
-            identity.user,
-            request.model,
-            identity.instance_class,
-            exclude=self._failed,
-            prefix=prefix_marks(identity.tenant, request),
-        )
+        where = _where(self._owner.identity, self.opening.wants.request, self._failed)
         span = self._deps.tracing.start(Span.ROUTE, self._span.traceparent, hop="router")
         try:
             instance = self._deps.upstream.choose(where)
@@ -322,6 +316,16 @@ class Generation:
         if self._retry is not None:
             self._retry.cancel()
             self._retry = None
+
+
+def _where(identity: SessionIdentity, request: GenerateRequest, failed: frozenset[str]) -> Where:
+    return Where(
+        identity.user,
+        request.model,
+        identity.instance_class,
+        exclude=failed,
+        prefix=prefix_marks(identity.tenant, request),
+    )
 
 
 def _begin_span(owner: SessionOwner, stream: StreamMachine, opening: Opening) -> SpanHandle:

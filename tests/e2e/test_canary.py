@@ -19,7 +19,7 @@ from tests.support.mesh import LocalMesh, local_mesh
 from tests.support.scripts import script
 from tests.support.waiting import wait_until_sync
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(150)]
 
 ROUND = 60
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import NamedTuple
 
@@ -17,6 +18,8 @@ from router.policy.prefixes import PrefixDirectory
 from router.policy.scoring import RouteKey, Table, carried, eligible
 
 __all__ = ["Chooser"]
+
+_log = logging.getLogger("gateway.upstream")
 
 METHOD = "Generate"
 # What members carry is looked up as often; in between, what was given to them is added.
@@ -53,6 +56,7 @@ class Chooser:
         self._clock = clock
         self._tables: dict[_Kind, Table] = {}
         self._fitness: dict[str, Fitness] = {}
+        self._ejected: set[str] = set()
         self._look_at = float("-inf")
 
     def forget(self) -> None:
@@ -130,16 +134,22 @@ class Chooser:
         for instance in self._current():
             if instance.id in self._members:
                 self._members[instance.id].follow(instance)
-        ejected = {i for i, member in self._members.items() if member.ejection.out(now)}
-        if 2 * len(ejected) > len(self._members):
-            # When most fail, what they are given is at fault, or all are: nobody is an outlier.
-            ejected = set()
-        fitness = {i: m.fitness(ejected=i in ejected) for i, m in self._members.items()}
+        self._eject(now)
+        fitness = {i: m.fitness(ejected=i in self._ejected) for i, m in self._members.items()}
         if fitness != self._fitness:
             self._fitness = fitness
             self._tables.clear()
         for table in self._tables.values():
             self._carry(table)
+
+    def _eject(self, now: float) -> None:
+        ejected = {i for i, member in self._members.items() if member.ejection.out(now)}
+        if 2 * len(ejected) > len(self._members):
+            # When most fail, what they are given is at fault, or all are: nobody is an outlier.
+            ejected = set()
+        for instance_id in ejected - self._ejected:
+            _log.warning("%s fails what it is given; it is left alone for a time", instance_id)
+        self._ejected = ejected
 
     def _carry(self, table: Table) -> None:
         table.carry(carried([self._members[i.id].standing for i in table.instances]))

@@ -157,10 +157,11 @@ def _standing(
 
 
 def test_load_is_ones_own_and_what_is_reported_of_others() -> None:
-    """Between two reports one's own streams are counted: those that came, and those that ended."""
+    """Since a report one's own streams are counted, and others' taken to have changed alike."""
     assert carried([_standing(10, own=4, own_reported=4)]) == [10]
-    assert carried([_standing(10, own=9, own_reported=4)]) == [15]
-    assert carried([_standing(10, own=0, own_reported=4)]) == [6]
+    assert carried([_standing(10, own=9, own_reported=4)]) == [9 + 6 * 2]
+    assert carried([_standing(9, own=1, own_reported=3)]) == [1 + 6 / 2]
+    assert carried([_standing(4, own=9, own_reported=4)]) == [9]
     # Paused streams are one's own, and none of the engine's running ones.
     assert carried([_standing(0, own=7, own_reported=7)]) == [7]
 

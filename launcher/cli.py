@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import secrets
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +33,7 @@ __all__ = [
     "chat",
     "correct",
     "invoice",
+    "key",
     "main",
     "ps",
     "pull",
@@ -41,6 +44,7 @@ __all__ = [
 
 DATA_DEFAULT = Path(".seedance")
 PLANS_DEFAULT = Path("plans.yaml")
+KEY_BYTES = 32
 SERVICES = ("gateway", "router", "inference", "metering")
 
 app = typer.Typer(
@@ -246,6 +250,15 @@ def roi(
         threshold=threshold,
         output=output,
     )
+
+
+@app.command()
+def key() -> None:
+    """Make an API key; whoever has the key is the tenant whose file names its hash."""
+    made = "sk-" + secrets.token_urlsafe(KEY_BYTES)
+    print(made)
+    sys.stderr.write("shown once: give it to the tenant, and write into the tenants file:\n")
+    sys.stderr.write(f'  keys: [{{sha256: "{hashlib.sha256(made.encode()).hexdigest()}"}}]\n')
 
 
 @model_app.command("pull")

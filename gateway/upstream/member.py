@@ -46,6 +46,12 @@ class Member:
         return all(link.ready for link in self.links)
 
     @property
+    def well(self) -> bool:
+        """Whether streams that lost their instance may come here."""
+        answers = all(link.answers for link in self.links)
+        return answers and self.breaker.state is BreakerState.CLOSED and not self.instance.draining
+
+    @property
     def pressure(self) -> PressureLevel:
         """The highest level that it asks for on any link."""
         return max((link.pressure for link in self.links), key=_LEVELS.index)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gateway.upstream.base import PressureLevel, StreamListener, UpstreamAccepted, UpstreamTokens
-from gateway.upstream.ejection import Ejection
+from gateway.upstream.member import Member
 from mesh.canary import Tally
 from mesh.clock import Clock
 from seedance.protocol.errors import ErrorCode, SeedanceError
@@ -27,14 +27,14 @@ class Observed:
     def __init__(
         self,
         listener: StreamListener,
-        ejection: Ejection,
+        member: Member,
         tally: Tally,
         clock: Clock,
         *,
         first_token: bool,
     ) -> None:
         self._listener = listener
-        self._ejection = ejection
+        self._member = member
         self._tally = tally
         self._clock = clock
         self._opened = clock.monotonic()
@@ -52,20 +52,23 @@ class Observed:
     def on_done(self, finish_reason: str, usage: Usage, timing: Timing) -> None:
         """It ended well."""
         self._ended(failed=False)
-        self._ejection.ended(self._clock.monotonic(), failed=False)
+        self._member.ejection.ended(self._clock.monotonic(), failed=False)
         self._listener.on_done(finish_reason, usage, timing)
 
     def on_error(self, error: SeedanceError, usage: Usage | None) -> None:
         """It was refused or failed; only a fault of the instance speaks against it."""
-        failed = error.code in _FAULTS
+        failed = error.code in _FAULTS and not self._member.instance.draining
         self._ended(failed=failed)
         if failed:
-            self._ejection.ended(self._clock.monotonic(), failed=True)
+            self._member.ejection.ended(self._clock.monotonic(), failed=True)
         self._listener.on_error(error, usage)
 
     def on_broken(self) -> None:
-        """The call broke: that is the breaker's affair, and counts against a canary."""
-        self._ended(failed=True)
+        """The call broke: that is the breaker's affair, and counts against a canary.
+
+        Streams that leave an instance which drains hear the same, and it is no fault.
+        """
+        self._ended(failed=not self._member.instance.draining)
         self._listener.on_broken()
 
     def _ended(self, *, failed: bool) -> None:

@@ -26,7 +26,7 @@ from gateway.upstream.membership import MembershipSource
 from gateway.upstream.observed import Observed
 from mesh.canary import Counts
 from mesh.clock import Clock
-from mesh.membership import Instance
+from mesh.membership import EVERY_CLASS, Instance
 from mesh.rpc.channel import MESH_SECRET_KEY
 from router.policy.scoring import serves
 from seedance.protocol.errors import ErrorCode, SeedanceError
@@ -161,7 +161,7 @@ class InstancePool:
         counts = self.counts()
         return Observed(
             listener,
-            member.ejection,
+            member,
             counts.canary if member.instance.canary else counts.stable,
             self._clock,
             first_token=isinstance(spec, Open) and not spec.forced_prefix,
@@ -206,9 +206,20 @@ class InstancePool:
                 self._clock,
                 member.breaker,
                 self._changed,
+                partial(self._replaceable, member),
             )
             member.links[link] = self._tasks.create_task(link.run())
         return member
+
+    def _replaceable(self, member: Member) -> bool:
+        """Whether somebody else who is well serves the same, as far as membership tells."""
+        models, kind = set(member.instance.models), member.instance.instance_class
+        return any(
+            models.issubset(other.instance.models)
+            and other.instance.instance_class in (EVERY_CLASS, kind)
+            for other in self._members.values()
+            if other.instance.id != member.instance.id and other.well
+        )
 
     def _breaker_is(self, instance_id: str, state: BreakerState) -> None:
         level = logging.WARNING if state is BreakerState.OPEN else logging.INFO

@@ -5,9 +5,12 @@ from __future__ import annotations
 import pytest
 
 from gateway.upstream.base import PressureLevel, UpstreamAccepted, UpstreamTokens
-from gateway.upstream.ejection import FAILURES_IN_A_ROW, Ejection
+from gateway.upstream.breaker import Breaker
+from gateway.upstream.ejection import FAILURES_IN_A_ROW
+from gateway.upstream.member import Member
 from gateway.upstream.observed import Observed
 from mesh.canary import Tally
+from mesh.membership import Instance
 from seedance.protocol.errors import ErrorCode, SeedanceError
 from seedance.protocol.frames import Timing, Usage
 from tests.support.clock import FakeClock
@@ -16,9 +19,13 @@ from tests.support.recording_listener import RecordingListener
 TOKENS = UpstreamTokens((1,), 0, b"x", 0, 0)
 
 
+def _member(**fields: bool) -> Member:
+    return Member(Instance("i0", "h:1", **fields), Breaker(lambda: 0.0, lambda _: None))
+
+
 def _observed(first_token: bool = True) -> tuple[Observed, RecordingListener, Tally, FakeClock]:
     listener, tally, clock = RecordingListener(), Tally(), FakeClock()
-    observed = Observed(listener, Ejection(), tally, clock, first_token=first_token)
+    observed = Observed(listener, _member(), tally, clock, first_token=first_token)
     return observed, listener, tally, clock
 
 
@@ -71,17 +78,33 @@ def test_only_its_own_faults_count(code: ErrorCode, failed: int) -> None:
 
 def test_a_broken_call_counts_against_a_canary() -> None:
     """And is left to the breaker otherwise."""
-    listener, tally, clock, ejection = RecordingListener(), Tally(), FakeClock(), Ejection()
+    listener, tally, clock, member = RecordingListener(), Tally(), FakeClock(), _member()
     for _ in range(FAILURES_IN_A_ROW):
-        Observed(listener, ejection, tally, clock, first_token=True).on_broken()
+        Observed(listener, member, tally, clock, first_token=True).on_broken()
     assert (tally.ended, tally.failed) == (FAILURES_IN_A_ROW, FAILURES_IN_A_ROW)
-    assert not ejection.out(clock.monotonic())
+    assert not member.ejection.out(clock.monotonic())
 
 
 def test_failures_in_a_row_eject() -> None:
     """An instance whose model fails everything is an outlier."""
-    listener, tally, clock, ejection = RecordingListener(), Tally(), FakeClock(), Ejection()
+    listener, tally, clock, member = RecordingListener(), Tally(), FakeClock(), _member()
     for _ in range(FAILURES_IN_A_ROW):
-        observed = Observed(listener, ejection, tally, clock, first_token=True)
+        observed = Observed(listener, member, tally, clock, first_token=True)
         observed.on_error(SeedanceError(ErrorCode.INTERNAL, "no"), None)
-    assert ejection.out(clock.monotonic())
+    assert member.ejection.out(clock.monotonic())
+
+
+def test_who_drains_is_not_at_fault() -> None:
+    """Streams that leave it, and openings that it refuses, count against no canary."""
+    listener, tally, clock, member = (
+        RecordingListener(),
+        Tally(),
+        FakeClock(),
+        _member(draining=True),
+    )
+    for _ in range(FAILURES_IN_A_ROW):
+        observed = Observed(listener, member, tally, clock, first_token=True)
+        observed.on_error(SeedanceError(ErrorCode.UNAVAILABLE, "leaving"), None)
+        Observed(listener, member, tally, clock, first_token=True).on_broken()
+    assert (tally.ended, tally.failed) == (2 * FAILURES_IN_A_ROW, 0)
+    assert not member.ejection.out(clock.monotonic())

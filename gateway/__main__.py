@@ -80,10 +80,7 @@ async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
         exit_with(str(error))
     upstream = FairUpstream(pool, tenants, clock, settings.openings_max)
     tracing = Tracing(
-        "gateway",
-        secrets.token_hex(4),
-        endpoint=settings.otlp_endpoint,
-        ratio=settings.trace_ratio,
+        "gateway", secrets.token_hex(4), endpoint=settings.otlp_endpoint, ratio=settings.trace_ratio
     )
     deps = GatewayDeps(
         settings,

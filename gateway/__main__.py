@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 
+from gateway.affinity import AffinityTokens
 from gateway.agent import serving_agent
 from gateway.app import build_app
 from gateway.config import GatewaySettings
@@ -90,10 +91,7 @@ async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
         exit_with(str(error))
     upstream = FairUpstream(pool, tenants, clock, settings.openings_max)
     tracing = Tracing(
-        "gateway",
-        secrets.token_hex(4),
-        endpoint=settings.otlp_endpoint,
-        ratio=settings.trace_ratio,
+        "gateway", secrets.token_hex(4), endpoint=settings.otlp_endpoint, ratio=settings.trace_ratio
     )
     deps = GatewayDeps(
         settings,
@@ -105,6 +103,7 @@ async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
         authenticator,
         UsageOutbox(store),
         tenants,
+        affinity=AffinityTokens(settings.mesh_secret.get_secret_value()),
     )
     registry = SessionRegistry(deps)
     connections = Connections(settings.connections_max, settings.connections_per_address)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from gateway.affinity import AffinityTokens
 from gateway.auth import Authenticator
 from gateway.config import GatewaySettings
 from gateway.handshakes import Handshakes
@@ -37,3 +38,4 @@ class GatewayDeps:
     tenants: Tenants = field(default_factory=Tenants)
     retries: RetryBudget = field(default_factory=RetryBudget)
     handshakes: Handshakes = field(default_factory=Handshakes)
+    affinity: AffinityTokens = field(default_factory=AffinityTokens)

@@ -259,14 +259,6 @@ class Connection:
         self._owner.step(LinkWritable(writable))
 
 
-def _affinity(websocket: WebSocket, principal: Principal) -> str:
-    """What routing goes by: the user, else where the caller comes from and what it is."""
-    if principal.user:
-        return f"{principal.tenant}/{principal.user}"
-    address = websocket.client.host if websocket.client else ""
-    return f"{principal.tenant}|{address}|{websocket.headers.get('user-agent', '')}"
-
-
 def _query(query: QueryParams) -> tuple[str, str]:
     """The billing mode and the instance class. Raises `SeedanceError` naming the parameter."""
     mode = query.get("mode", MODES[0])
@@ -293,7 +285,9 @@ async def serve_websocket(
     if isinstance(who, Refusal):
         await _refuse(websocket, who, chosen)
         return
-    await websocket.accept(subprotocol=chosen)
+    affinity = deps.affinity.of(websocket, who)
+    cookies = [(b"set-cookie", affinity.set_cookie.encode())] if affinity.set_cookie else []
+    await websocket.accept(subprotocol=chosen, headers=cookies)
     socket: Socket = websocket.scope["extensions"][SOCKET_EXTENSION]
     said = speech(chosen, socket)
     try:
@@ -315,7 +309,7 @@ async def serve_websocket(
             socket,
             who,
             windowed=chosen is not None,
-            affinity=_affinity(websocket, who),
+            affinity=affinity.user,
             mode=mode,
             instance_class=instance_class,
             traceparent=websocket.headers.get("traceparent", ""),

@@ -24,6 +24,7 @@ from gateway.upstream.base import (
     UpstreamTokens,
     Where,
 )
+from mesh.prefixes import prefix_marks
 from mesh.telemetry.names import Span
 from seedance.protocol.errors import ErrorCode, SeedanceError
 from seedance.protocol.frames import Timing, Usage
@@ -179,6 +180,7 @@ class Generation:
             model=self._request.model,
             exclude=exclude,
             canary=self._caller.canary,
+            prefix=prefix_marks(self._caller.tenant, self._request),
         )
         try:
             instance = self._deps.upstream.choose(where)

@@ -13,6 +13,7 @@ from gateway.auth import Authenticator, allowed_origins, parse_keys
 from gateway.config import GatewaySettings
 from gateway.connections import Connections
 from gateway.deps import GatewayDeps
+from gateway.receipts import KeyFileError, ReceiptSigner, load_signer
 from gateway.server import GatewayServer, bind
 from gateway.session.registry import SessionRegistry
 from gateway.session.usage import UsageOutbox
@@ -59,6 +60,13 @@ def _authenticator(settings: GatewaySettings, store: SessionStore) -> Authentica
     return Authenticator(keys, origins, tickets, anonymous_tenant=anonymous)
 
 
+def _receipts(settings: GatewaySettings) -> ReceiptSigner | None:
+    try:
+        return load_signer(settings.receipt_key_files)
+    except KeyFileError as error:
+        exit_with(f"--receipt-key: {error}")
+
+
 async def _instances_known(pool: InstancePool) -> None:
     """Return when an instance can take a stream, or it has taken too long to wait for one."""
     with contextlib.suppress(TimeoutError):
@@ -97,6 +105,7 @@ async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
         metrics,
         _authenticator(settings, store),
         UsageOutbox(store),
+        receipts=_receipts(settings),
     )
     registry = SessionRegistry(deps)
     connections = Connections(settings.connections_max)

@@ -55,6 +55,10 @@ class GatewaySettings(ServiceSettings):
     keys: SecretStr = Field(
         SecretStr(""), description="API keys: `tenant:SHA-256 of the key in hex` each."
     )
+    receipt_key: str = Field(
+        "",
+        description="Ed25519 key file (PEM) that signs receipts; more, after commas: older keys, still served.",
+    )
     anonymous_tenant: str = Field(
         "",
         description="Tenant of callers without a key, or with its name for one; empty: a key is needed.",
@@ -90,6 +94,11 @@ class GatewaySettings(ServiceSettings):
     def instance_addresses(self) -> tuple[str, ...]:
         """Instances to use without a router."""
         return _items(self.instances)
+
+    @property
+    def receipt_key_files(self) -> tuple[str, ...]:
+        """Key files: the one that signs, then older ones."""
+        return _items(self.receipt_key)
 
     @property
     def origins(self) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from gateway.auth import Authenticator
 from gateway.config import GatewaySettings
+from gateway.receipts import ReceiptSigner
 from gateway.session.usage import UsageOutbox
 from gateway.store.base import SessionStore
 from gateway.upstream.backoff import RetryBudget
@@ -30,3 +31,4 @@ class GatewayDeps:
     authenticator: Authenticator
     usage: UsageOutbox
     retries: RetryBudget = field(default_factory=RetryBudget)
+    receipts: ReceiptSigner | None = None

@@ -77,7 +77,8 @@ def commit_arguments(write: SessionWrite, resume_ttl_s: float) -> list[Argument]
             stream.instance or "",
             pack_ids(stream.token_ids),
             stream.framed_bytes,
-            stream.framed_tokens,
+            # The counters stand in one field of the hash, and the text's hash beside them.
+            f"{stream.framed_tokens} {stream.text_state.hex()}".rstrip(),
             stream.ended or b"",
         )
     return arguments
@@ -104,7 +105,7 @@ def read_claimed(
             streams[ended_id] = StoredStream(ended_id, b"", "", (), 0, 0, value)
     for raw_id, packed in _pairs(tokens):
         stream_id = raw_id.decode(errors="surrogatepass")
-        framed_bytes, framed_tokens = known[b"f:" + raw_id].split()
+        framed_bytes, framed_tokens, *state = known[b"f:" + raw_id].split()
         streams[stream_id] = StoredStream(
             id=stream_id,
             opened=known[b"o:" + raw_id],
@@ -112,6 +113,7 @@ def read_claimed(
             token_ids=unpack_ids(packed),
             framed_bytes=int(framed_bytes),
             framed_tokens=int(framed_tokens),
+            text_state=bytes.fromhex(state[0].decode()) if state else b"",
         )
     return StoredSession(
         session=session,

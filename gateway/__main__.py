@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from gateway.app import build_app
 from gateway.auth import Authenticator, allowed_origins, parse_keys
+from gateway.budgets.opening import budgets_in, open_budget_store, open_budgets
 from gateway.config import GatewaySettings
 from gateway.connections import Connections
 from gateway.deps import GatewayDeps
@@ -96,6 +97,8 @@ async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
         endpoint=settings.otlp_endpoint,
         ratio=settings.trace_ratio,
     )
+    budget_store = open_budget_store(settings, clock)
+    budgets = open_budgets(settings, budgets_in(settings.budgets), budget_store, clock, metrics)
     deps = GatewayDeps(
         settings,
         clock,
@@ -106,12 +109,13 @@ async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
         _authenticator(settings, store),
         UsageOutbox(store),
         receipts=_receipts(settings),
+        budgets=budgets,
     )
     registry = SessionRegistry(deps)
     connections = Connections(settings.connections_max)
     server = GatewayServer(build_app(deps, registry, connections), settings, connections, clock)
     async with asyncio.TaskGroup() as tasks:
-        housekeeping = [tasks.create_task(pool.run()), tasks.create_task(registry.run())]
+        housekeeping = [tasks.create_task(part.run()) for part in (pool, registry, budgets)]
         # The socket listens already: whoever connects now waits a moment in its backlog instead of
         # hearing from a gateway just started that there are no instances (CASES 48).
         await _instances_known(pool)
@@ -122,6 +126,7 @@ async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
         await registry.close()
         for task in housekeeping:
             task.cancel()
+    await budget_store.close()
     await store.close()
     tracing.close()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field, SecretStr, model_validator
 
+from gateway.budgets.model import read_budgets
 from mesh.settings import ServiceSettings
 
 __all__ = ["GatewaySettings"]
@@ -59,6 +60,10 @@ class GatewaySettings(ServiceSettings):
         "",
         description="Ed25519 key file (PEM) that signs receipts; more, after commas: older keys, still served.",
     )
+    budgets: str = Field(
+        "",
+        description="`TENANT[/KEY]=AMOUNT tokens|money/month|day|ever [soft AMOUNT]` each (docs/billing.md).",
+    )
     anonymous_tenant: str = Field(
         "",
         description="Tenant of callers without a key, or with its name for one; empty: a key is needed.",
@@ -80,6 +85,7 @@ class GatewaySettings(ServiceSettings):
             raise ValueError("heartbeat_session_s must be below heartbeat_connection_s")
         if self.redis and not self.redis.startswith(("redis://", "rediss://", "unix://")):
             raise ValueError("redis must begin with redis://, rediss:// or unix://")
+        read_budgets(self.budgets)
         for url in self.gateway_urls:
             if not url.startswith(("ws://", "wss://")):
                 raise ValueError(f"gateways: {url} must begin with ws:// or wss://")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gateway.auth import Authenticator
+from gateway.budgets.desk import BudgetDesk
 from gateway.config import GatewaySettings
 from gateway.receipts import ReceiptSigner
 from gateway.session.usage import UsageOutbox
@@ -32,3 +33,4 @@ class GatewayDeps:
     usage: UsageOutbox
     retries: RetryBudget = field(default_factory=RetryBudget)
     receipts: ReceiptSigner | None = None
+    budgets: BudgetDesk | None = None

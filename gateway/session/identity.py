@@ -20,7 +20,10 @@ def hash_of(token: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SessionIdentity:
-    """A session's constant part. `user` is what routing goes by; `windowed` how it began."""
+    """A session's constant part. `user` is what routing goes by; `windowed` how it began.
+
+    `key`: which of the tenant's keys was shown, for budgets; empty: none, or one without a name.
+    """
 
     session: str
     token_hash: str
@@ -29,6 +32,7 @@ class SessionIdentity:
     mode: str
     instance_class: str
     windowed: bool
+    key: str = ""
 
     def created(self) -> bytes:
         """Its JSON for the store."""
@@ -37,13 +41,13 @@ class SessionIdentity:
 
 
 def new_identity(
-    tenant: str, user: str, mode: str, instance_class: str, *, windowed: bool
+    tenant: str, user: str, mode: str, instance_class: str, *, windowed: bool, key: str = ""
 ) -> tuple[SessionIdentity, str]:
     """A new session, and its resume token, which only the client keeps."""
     token = secrets.token_urlsafe(_TOKEN_BYTES)
     session = secrets.token_urlsafe(_ID_BYTES)
     identity = SessionIdentity(
-        session, hash_of(token), tenant, user, mode, instance_class, windowed
+        session, hash_of(token), tenant, user, mode, instance_class, windowed, key
     )
     return identity, token
 
@@ -53,5 +57,5 @@ def read_identity(session: str, created: bytes) -> SessionIdentity:
     fields = json.loads(created)
     return SessionIdentity(
         session,
-        **{name: fields[name] for name in SessionIdentity.__slots__ if name != "session"},
+        **{name: fields[name] for name in SessionIdentity.__slots__ if name in fields},
     )

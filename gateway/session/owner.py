@@ -10,6 +10,7 @@ from gateway.session.checkpoint import Checkpointer, StoreState
 from gateway.session.generation import Generation
 from gateway.session.identity import SessionIdentity
 from gateway.session.journal import Journal, Opening
+from gateway.session.paid import generation_of
 from gateway.store.base import SessionWrite
 from seedance.protocol.delivery import LinkState
 from seedance.protocol.effects import (
@@ -210,7 +211,7 @@ class SessionOwner:
             machine.wants.traceparent or carried,
             reused=self.machine.streams.forgets,
         )
-        generation = Generation(self, machine, opening)
+        generation = generation_of(self, machine, opening)
         self._generations[stream] = generation
         self.journal.touch(stream, opening=True)
         # With the store away nothing waits for it (§4.4).
@@ -220,7 +221,7 @@ class SessionOwner:
     def adopt(self, stream: str, opening: Opening) -> None:
         """A stream of a former owner, out of the store."""
         machine = self._signed(stream)
-        self._generations[stream] = Generation(self, machine, opening)
+        self._generations[stream] = generation_of(self, machine, opening)
 
     def _signed(self, stream: str) -> StreamMachine:
         """The stream's machine, with who signs its receipt when it wants one."""

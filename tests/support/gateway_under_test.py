@@ -14,6 +14,7 @@ from websockets.exceptions import ConnectionClosed
 
 from gateway.app import build_app
 from gateway.auth import Authenticator, allowed_origins, parse_keys
+from gateway.budgets.opening import budgets_in, open_budget_store, open_budgets
 from gateway.config import GatewaySettings
 from gateway.connections import Connections
 from gateway.deps import GatewayDeps
@@ -21,6 +22,7 @@ from gateway.server import GatewayServer, bind
 from gateway.session.registry import SessionRegistry
 from gateway.session.usage import UsageOutbox
 from gateway.store.base import SessionStore
+from gateway.store.budgets import BudgetStore
 from gateway.store.memory import MemoryStore
 from gateway.tickets import Tickets
 from gateway.upstream.base import Upstream
@@ -38,6 +40,7 @@ def make_deps(
     store: SessionStore | None = None,
     clock: Clock | None = None,
     tracing: Tracing | None = None,
+    budget_store: BudgetStore | None = None,
     **settings: Any,
 ) -> GatewayDeps:
     """Collaborators for a test: anonymous callers are let in."""
@@ -51,15 +54,23 @@ def make_deps(
         Tickets(store),
         anonymous_tenant=made.anonymous_tenant or None,
     )
+    metrics = GatewayMetrics()
     return GatewayDeps(
         made,
         clock,
         store,
         upstream,
         tracing or Tracing("gateway", "test"),
-        GatewayMetrics(),
+        metrics,
         authenticator,
         UsageOutbox(store),
+        budgets=open_budgets(
+            made,
+            budgets_in(made.budgets),
+            budget_store or open_budget_store(made, clock),
+            clock,
+            metrics,
+        ),
     )
 
 
@@ -93,7 +104,9 @@ async def running_gateway(
     server = GatewayServer(app, deps.settings, connections, deps.clock)
     stop = asyncio.Event()
     async with asyncio.TaskGroup() as tasks:
-        housekeeping = tasks.create_task(registry.run())
+        housekeeping = [tasks.create_task(registry.run())]
+        if deps.budgets is not None:
+            housekeeping.append(tasks.create_task(deps.budgets.run()))
         serving = tasks.create_task(server.run_until(stop, sock))
         try:
             yield GatewayUnderTest(deps, registry, connections, stop, port, serving)
@@ -101,7 +114,8 @@ async def running_gateway(
             stop.set()
             await serving
             await registry.close()
-            housekeeping.cancel()
+            for task in housekeeping:
+                task.cancel()
 
 
 class Wire:

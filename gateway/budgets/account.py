@@ -161,6 +161,6 @@ class Account:
             return Verdict.WAIT if others_unused else Verdict.EMPTY
         # Half of what is left among all, so that what is held ahead shrinks with it.
         fair = 0 if now_ms < self.dry_until_ms else spare // (2 * len(self.holds))
-        ahead = min(request.want - lowest, fair)
+        ahead = max(0, min(request.want - lowest, fair))
         own.held = lowest + ahead - ahead % max(1, request.step)
         return Verdict.GRANTED

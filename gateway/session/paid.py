@@ -69,6 +69,11 @@ class PaidGeneration(Generation):
 
     # ------------------------------------------------------------ what the instance says
 
+    def tokens(self, what: UpstreamTokens) -> None:
+        """As the base."""
+        super().tokens(what)
+        self._spending.received(len(self._stream.text.token_ids))
+
     def heard(self, what: InstanceEvent) -> None:
         """As the base, but nobody hears of an instance before it is paid for."""
         match what:
@@ -83,8 +88,6 @@ class PaidGeneration(Generation):
             case UpstreamBroken() if self._error:
                 what = UpstreamFailed(self._error)
         super().heard(what)
-        if isinstance(what, UpstreamTokens):
-            self._spending.received(len(self._stream.text.token_ids))
 
     def _refused(self, code: ErrorCode) -> bool:
         return self._error is None and super()._refused(code)

@@ -265,7 +265,7 @@ class StreamMachine:
     @property
     def more(self) -> bool:
         """Whether another frame may follow the one just made."""
-        return self._due is not None or self.text.pending
+        return self._hints.due is not None or self.text.pending
 
     @property
     def ending(self) -> bool:
@@ -299,17 +299,9 @@ class StreamMachine:
         if isinstance(self.end, UpstreamFailed):
             return error_frame(self.end.error, stream=self.id, usage=self.usage())
         text, logprobs = self._whole_text()
-        timing = self.stopwatch.timing(self.end.timing, now)
-        usage = self.usage()
-        return Done(
-            self.id,
-            self.end.finish_reason,
-            usage,
-            timing,
-            text=text,
-            receipt=self._receipt(usage),
-            logprobs=logprobs,
-        )
+        timing, usage = self.stopwatch.timing(self.end.timing, now), self.usage()
+        receipt = self._receipt(usage)
+        return Done(self.id, self.end.finish_reason, usage, timing, text, receipt, logprobs)
 
     def _receipt(self, usage: Usage) -> dict[str, Any] | None:
         if self.sign is None or self.text.digest is None:

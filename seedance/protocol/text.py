@@ -210,6 +210,8 @@ class TextBuffer:
         """All that waits, which fits into a frame however it is escaped."""
         offset, counted, last = self.framed_bytes, self.framed_tokens, self._marks[-1].token
         text = self._pending.decode(errors="replace")
+        if self.digest is not None:
+            self.digest.update(self._pending)
         self.framed_bytes = offset + len(self._pending)
         self._pending.clear()
         self._marks.clear()

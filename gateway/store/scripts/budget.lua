@@ -86,7 +86,7 @@ local function grow(own, want, least, step)
     return (held - own.held) - (used - own.used) > 0 and 1 or 2
   end
   local fair = now < dry_until and 0 or math.floor(spare / (2 * count))
-  local ahead = math.min(want - lowest, fair)
+  local ahead = math.max(0, math.min(want - lowest, fair))
   own.held = lowest + ahead - ahead % math.max(1, step)
   return 0
 end

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.support.gateway_under_test import Wire, wire
@@ -120,3 +122,37 @@ async def test_without_the_store_nothing_is_overshot(valkey: TestStore) -> None:
         end = await _to_the_end(client, "a")
         assert end["code"] == "quota_exceeded"
         assert end["usage"]["total_tokens"] == PROMPT_TOKENS + 600
+
+
+async def test_an_http_stream_is_cut_at_the_exact_token(redis_url: str) -> None:
+    """The words that are paid for arrive, then the error; the next request is a 429 of OpenAI's shape, at no cost."""
+    budget = f"local={PROMPT_TOKENS + 37} tokens/ever"
+    body = {"messages": script_messages(WORD, repeat=1000), "stream": True}
+    async with whole_path(budgets=budget, redis=redis_url) as path:
+        url = f"http://127.0.0.1:{path.gateway.port}/v1/chat/completions"
+        async with httpx.AsyncClient() as client:
+            said = (await client.post(url, json=body)).text
+            events = [
+                json.loads(line[6:]) for line in said.splitlines() if line.startswith("data: {")
+            ]
+            deltas = [
+                e["choices"][0]["delta"].get("content") or "" for e in events if "choices" in e
+            ]
+            assert "".join(deltas) == "word " * 37
+            assert events[-1]["error"]["code"] == "quota_exceeded"
+            refused = await client.post(url, json=body | {"stream": False})
+            assert refused.status_code == 429
+            assert refused.json()["error"]["type"] == "insufficient_quota"
+
+
+async def test_an_http_answer_that_fits_is_whole(redis_url: str) -> None:
+    """In one piece, and with what it did not use left to the next."""
+    budget = f"local={2 * PROMPT_TOKENS + 2000} tokens/ever"
+    body = {"messages": script_messages(WORD, repeat=1000), "stream": False}
+    async with whole_path(budgets=budget, redis=redis_url) as path:
+        url = f"http://127.0.0.1:{path.gateway.port}/v1/chat/completions"
+        async with httpx.AsyncClient() as client:
+            for _ in range(2):
+                answer = (await client.post(url, json=body)).json()
+                assert answer["usage"]["completion_tokens"] == 1000
+            assert (await client.post(url, json=body)).status_code == 429

@@ -10,6 +10,7 @@ from gateway.config import GatewaySettings
 from gateway.receipts import ReceiptSigner
 from gateway.session.usage import UsageOutbox
 from gateway.store.base import SessionStore
+from gateway.tenants.desk import Tenants
 from gateway.upstream.backoff import RetryBudget
 from gateway.upstream.base import Upstream
 from mesh.clock import Clock
@@ -21,7 +22,10 @@ __all__ = ["GatewayDeps"]
 
 @dataclass(frozen=True, slots=True)
 class GatewayDeps:
-    """One gateway's collaborators; `usage` takes events without waiting, and writes them in batches."""
+    """One gateway's collaborators; `usage` takes events without waiting, and writes them in batches.
+
+    `tenants` as made by default know no limits.
+    """
 
     settings: GatewaySettings
     clock: Clock
@@ -31,6 +35,7 @@ class GatewayDeps:
     metrics: GatewayMetrics
     authenticator: Authenticator
     usage: UsageOutbox
+    tenants: Tenants = field(default_factory=Tenants)
     retries: RetryBudget = field(default_factory=RetryBudget)
     receipts: ReceiptSigner | None = None
     budgets: BudgetDesk | None = None

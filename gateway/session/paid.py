@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from gateway.budgets.desk import Spending
 from gateway.session.generation import Generation
 from gateway.session.journal import Opening
+from gateway.tenants.desk import Permit
 from seedance.protocol.effects import Finished
 from seedance.protocol.errors import ErrorCode, SeedanceError
 from seedance.protocol.events import (
@@ -30,9 +31,14 @@ class PaidGeneration(Generation):
     """Opens with no credit; when its prompt and a token are paid for, the session hears of it."""
 
     def __init__(
-        self, owner: SessionOwner, stream: StreamMachine, opening: Opening, spending: Spending
+        self,
+        owner: SessionOwner,
+        stream: StreamMachine,
+        opening: Opening,
+        permit: Permit,
+        spending: Spending,
     ) -> None:
-        super().__init__(owner, stream, opening)
+        super().__init__(owner, stream, opening, permit)
         self._spending = spending
         self._unpaid: UpstreamAccepted | None = None
         self._error: SeedanceError | None = None
@@ -114,11 +120,13 @@ class PaidGeneration(Generation):
             self._hear(UpstreamFailed(error))
 
 
-def generation_of(owner: SessionOwner, stream: StreamMachine, opening: Opening) -> Generation:
+def generation_of(
+    owner: SessionOwner, stream: StreamMachine, opening: Opening, permit: Permit
+) -> Generation:
     """The host of a stream, with its purse where a budget counts it."""
     desk, identity = owner.deps.budgets, owner.identity
     if desk is None:
-        return Generation(owner, stream, opening)
+        return Generation(owner, stream, opening, permit)
     # A session may have had the id before: when the stream began tells them apart.
     name = f"{identity.session}/{stream.id}/{opening.started_ms}"
     resume_ttl_s = owner.deps.settings.resume_ttl_s
@@ -126,5 +134,5 @@ def generation_of(owner: SessionOwner, stream: StreamMachine, opening: Opening) 
         name, identity.tenant, identity.key, opening.started_ms, resume_ttl_s=resume_ttl_s
     )
     if spending is None:
-        return Generation(owner, stream, opening)
-    return PaidGeneration(owner, stream, opening, spending)
+        return Generation(owner, stream, opening, permit)
+    return PaidGeneration(owner, stream, opening, permit, spending)

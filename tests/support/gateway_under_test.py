@@ -13,7 +13,6 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from gateway.app import build_app
-from gateway.auth import Authenticator, allowed_origins, parse_keys
 from gateway.budgets.opening import budgets_in, open_budget_store, open_budgets
 from gateway.config import GatewaySettings
 from gateway.connections import Connections
@@ -24,7 +23,8 @@ from gateway.session.usage import UsageOutbox
 from gateway.store.base import SessionStore
 from gateway.store.budgets import BudgetStore
 from gateway.store.memory import MemoryStore
-from gateway.tickets import Tickets
+from gateway.tenants.opening import open_authenticator, open_tenants
+from gateway.tenants.upstream import FairUpstream
 from gateway.upstream.base import Upstream
 from mesh.clock import Clock, SystemClock
 from mesh.telemetry.metrics import GatewayMetrics
@@ -48,22 +48,18 @@ def make_deps(
     made = GatewaySettings(**settings)
     clock = clock or SystemClock()
     store = store or MemoryStore(clock, made.resume_ttl_s)
-    authenticator = Authenticator(
-        parse_keys(made.keys.get_secret_value()),
-        allowed_origins(made.gateway_urls, made.origins),
-        Tickets(store),
-        anonymous_tenant=made.anonymous_tenant or None,
-    )
+    tenants = open_tenants(made, clock)
     metrics = GatewayMetrics()
     return GatewayDeps(
         made,
         clock,
         store,
-        upstream,
+        FairUpstream(upstream, tenants, clock, made.openings_max),
         tracing or Tracing("gateway", "test"),
         metrics,
-        authenticator,
+        open_authenticator(made, store, tenants, clock),
         UsageOutbox(store),
+        tenants,
         budgets=open_budgets(
             made,
             budgets_in(made.budgets),
@@ -104,7 +100,10 @@ async def running_gateway(
     server = GatewayServer(app, deps.settings, connections, deps.clock)
     stop = asyncio.Event()
     async with asyncio.TaskGroup() as tasks:
-        housekeeping = [tasks.create_task(registry.run())]
+        housekeeping = [
+            tasks.create_task(registry.run()),
+            tasks.create_task(deps.tenants.run(deps.upstream)),
+        ]
         if deps.budgets is not None:
             housekeeping.append(tasks.create_task(deps.budgets.run()))
         serving = tasks.create_task(server.run_until(stop, sock))
@@ -116,6 +115,7 @@ async def running_gateway(
             await registry.close()
             for task in housekeeping:
                 task.cancel()
+            await deps.tenants.close()
 
 
 class Wire:

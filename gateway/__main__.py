@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from gateway.app import build_app
-from gateway.budgets.opening import budgets_in, open_budget_store, open_budgets
+from gateway.budgets.opening import budgets_of, open_budget_store, open_budgets
 from gateway.config import GatewaySettings
 from gateway.connections import Connections
 from gateway.deps import GatewayDeps
@@ -94,7 +94,7 @@ async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
         ratio=settings.trace_ratio,
     )
     budget_store = open_budget_store(settings, clock)
-    budgets = open_budgets(settings, budgets_in(settings.budgets), budget_store, clock, metrics)
+    budgets = open_budgets(settings, budgets_of(settings, tenants), budget_store, clock, metrics)
     deps = GatewayDeps(
         settings,
         clock,

@@ -207,6 +207,7 @@ class BudgetDesk:
         purse = Purse(name, resume_ttl_s is not None, resume_ttl_s or 0.0)
         spending = Spending(self, budgets, purse, started_ms)
         self._open[spending] = None
+        self._wake.set()  # from now on time passes
         return spending
 
     def forget(self, spending: Spending) -> None:

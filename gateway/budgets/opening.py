@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from gateway.budgets.desk import BudgetDesk, BudgetsOf
-from gateway.budgets.model import read_budgets
+from gateway.budgets.model import Budget, read_budgets
 from gateway.budgets.prices import PlanPrices
 from gateway.config import GatewaySettings
 from gateway.openai.billing import plans_of
 from gateway.store.budgets import BudgetStore, MemoryBudgets, RedisBudgets
+from gateway.tenants.desk import Tenants
 from mesh.clock import Clock
 from mesh.telemetry.metrics import GatewayMetrics
 
-__all__ = ["budgets_in", "open_budget_store", "open_budgets"]
+__all__ = ["budgets_of", "open_budget_store", "open_budgets"]
 
 
-def budgets_in(text: str) -> BudgetsOf:
-    """The budgets of the setting `budgets`. Raises `ValueError`."""
-    every = read_budgets(text)
-    return lambda tenant, key: [budget for budget in every if budget.covers(tenant, key)]
+def budgets_of(settings: GatewaySettings, tenants: Tenants) -> BudgetsOf:
+    """The budgets of the setting `budgets`, and those of the tenants file as it is in force."""
+    fixed = read_budgets(settings.budgets)
+
+    def find(tenant: str, key: str) -> Sequence[Budget]:
+        every = (*fixed, *tenants.tenant(tenant).budgets)
+        return [budget for budget in every if budget.covers(tenant, key)]
+
+    return find
 
 
 def open_budget_store(settings: GatewaySettings, clock: Clock) -> BudgetStore:

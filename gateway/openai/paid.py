@@ -37,7 +37,9 @@ class PaidStream:
         self._spending = spending
         self._listener: StreamListener | None = None
         self._handle: StreamHandle | None = None
+        # What its instance has said before it is paid for: that it took it, and at most a token or two.
         self._unpaid: UpstreamAccepted | None = None
+        self._early: list[UpstreamTokens] = []
         self._funded = False
         self._error: SeedanceError | None = None
         self._usage = Usage()
@@ -93,6 +95,9 @@ class PaidStream:
         unpaid, self._unpaid = self._unpaid, None
         if unpaid is not None and self._listener is not None:
             self._listener.on_accepted(unpaid)
+        early, self._early = self._early, []
+        for tokens in early:
+            self.on_tokens(tokens)
 
     def credit(self, tokens: int) -> None:
         """This much more is paid for."""
@@ -118,6 +123,9 @@ class PaidStream:
 
     def on_tokens(self, tokens: UpstreamTokens) -> None:
         """Tokens arrived."""
+        if self._unpaid is not None:
+            self._early.append(tokens)
+            return
         if self._listener is not None:
             self._listener.on_tokens(tokens)
         self._spending.received(tokens.token_index + len(tokens.token_ids))

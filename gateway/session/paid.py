@@ -40,7 +40,9 @@ class PaidGeneration(Generation):
     ) -> None:
         super().__init__(owner, stream, opening, permit)
         self._spending = spending
+        # What its instance has said before it is paid for: that it took it, and at most a token or two.
         self._unpaid: UpstreamAccepted | None = None
+        self._early: list[UpstreamTokens] = []
         self._error: SeedanceError | None = None
         spending.host = self
         if opening.model:  # a former owner has paid for its prompt
@@ -77,6 +79,9 @@ class PaidGeneration(Generation):
 
     def tokens(self, what: UpstreamTokens) -> None:
         """As the base."""
+        if self._unpaid is not None:
+            self._early.append(what)
+            return
         super().tokens(what)
         self._spending.received(len(self._stream.text.token_ids))
 
@@ -102,9 +107,12 @@ class PaidGeneration(Generation):
 
     def funded(self) -> None:
         """Its prompt is paid for."""
-        if self._unpaid is not None:
-            super().heard(self._unpaid)
-            self._unpaid = None
+        unpaid, self._unpaid = self._unpaid, None
+        if unpaid is not None:
+            super().heard(unpaid)
+        early, self._early = self._early, []
+        for tokens in early:
+            self.tokens(tokens)
 
     def credit(self, tokens: int) -> None:
         """This much more is paid for."""

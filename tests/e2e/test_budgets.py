@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import urllib.request
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
 
-from seedance import AsyncSeedanceClient, SeedanceError
+from seedance import AsyncSeedanceClient, SeedanceClient, SeedanceError
 from tests.support.mesh import LocalMesh, local_mesh
 from tests.support.scripts import script_messages
 from tests.support.waiting import wait_until
@@ -56,6 +57,59 @@ async def _run(mesh: LocalMesh) -> list[tuple[str, int]]:
     for client in clients:
         await client.close()
     return [task.result() for task in reading]
+
+
+PLANS = """
+format: 1
+currency: CNY
+time_zone: Asia/Shanghai
+rounding: {mode: half_up, digits: 2}
+default_plan: standard
+plans:
+  standard:
+    - version: "2026"
+      since: 2026-01-01
+      prices:
+        tokens:
+          - {models: ["*"], input_per_1000: "0.08", cached_per_1000: "0.02", output_per_1000: "0.16"}
+"""
+
+
+def test_money_is_counted_at_the_plans_prices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of what the prompt leaves, as many tokens as it buys: one more would exceed the budget, and the invoice agrees."""
+    plans = tmp_path / "plans.yaml"
+    plans.write_text(PLANS)
+    monkeypatch.setenv("SEEDANCE_PLANS", str(plans))
+    monkeypatch.setenv("SEEDANCE_BUDGETS", "local=0.10 money/month soft 0.05")
+    words = int((Decimal("0.10") - PROMPT_TOKENS * Decimal("0.00008")) / Decimal("0.00016"))
+    with local_mesh(tmp_path / "mesh") as mesh:
+        with SeedanceClient(mesh.ws) as client:
+            stream = client.chat(messages=MESSAGES)
+            text = ""
+
+            def read() -> None:
+                nonlocal text
+                for chunk in stream:
+                    text += chunk.delta
+
+            with pytest.raises(SeedanceError, match="budget"):
+                read()
+            assert text == WORD.decode() * words
+            assert stream.usage.completion_tokens == words
+        metrics = f"http://{mesh.named('gateway-0').address}/metrics"
+        with urllib.request.urlopen(metrics, timeout=10) as reply:
+            assert (
+                b'seedance_gateway_soft_budgets_reached_total{tenant="local"} 1.0' in reply.read()
+            )
+        url = f"http://{mesh.named('gateway-0').address}/v1/invoices"
+
+        def total() -> str:
+            with urllib.request.urlopen(url, timeout=10) as reply:
+                return json.load(reply)["data"][-1]["total"]
+
+        asyncio.run(wait_until(lambda: total() == "0.10", within_s=20))
 
 
 def test_a_thousand_streams_use_up_a_budget_and_no_more(

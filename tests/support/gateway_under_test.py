@@ -13,7 +13,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from gateway.app import build_app
-from gateway.budgets.opening import budgets_in, open_budget_store, open_budgets
+from gateway.budgets.opening import budgets_of, open_budget_store, open_budgets
 from gateway.config import GatewaySettings
 from gateway.connections import Connections
 from gateway.deps import GatewayDeps
@@ -62,7 +62,7 @@ def make_deps(
         tenants,
         budgets=open_budgets(
             made,
-            budgets_in(made.budgets),
+            budgets_of(made, tenants),
             budget_store or open_budget_store(made, clock),
             clock,
             metrics,

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass, field
 from enum import Enum
 
-from mesh.fair_share import Account
 from inference.engine.plan import PlanRow
+from mesh.fair_share import Account
 from seedance.protocol.request import Sampling
 
 __all__ = ["TRANSITIONS", "Pace", "Sequence", "SequenceState"]

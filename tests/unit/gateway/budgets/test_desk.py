@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -79,22 +80,27 @@ def _begin(desk: BudgetDesk, name: str, key: str = "", prompt_tokens: int = 4) -
     return host
 
 
+async def _make_tokens(host: _Host, tokens: int) -> None:
+    """As many tokens as an engine makes with the credit it gets, up to `tokens`, or until it is cut."""
+    for received in range(tokens):
+        await wait_until(partial(lambda before: host.tokens > before or host.error, received))
+        if host.error is None:
+            host.spending.received(received + 1)
+
+
 async def test_tenant_and_key_are_charged() -> None:
     """The poorer budget decides; both know what it cost; what is left is for the next."""
     store, soft = MemoryBudgets(SystemClock()), list[str]()
     async with _desk(store, soft=soft) as desk:
         assert desk.open("x", "other", "", 0, resume_ttl_s=None) is None
         first = _begin(desk, "a", "web")
-        for received in range(9):
-            await wait_until(lambda: first.tokens > received or first.error)
-            first.spending.received(received + 1)
-        await wait_until(lambda: first.error)
+        await _make_tokens(first, 9)
         assert first.error is not None
         assert first.error.code is ErrorCode.QUOTA_EXCEEDED
         assert first.tokens == 8
         first.spending.settle(Usage(4, 0, 8))
         second = _begin(desk, "b")
-        await wait_until(lambda: second.tokens == 4)
+        await _make_tokens(second, 4)
         second.spending.settle(Usage(4, 0, 4))
         await wait_until(lambda: soft == ["acme"])
         spent = {name: books.spent for name, books in store.accounts.items()}

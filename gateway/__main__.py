@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from gateway.app import build_app
-from gateway.budgets.opening import budgets_of, open_budget_store, open_budgets
+from gateway.budgets.opening import open_budgets
 from gateway.config import GatewaySettings
 from gateway.connections import Connections
 from gateway.deps import GatewayDeps
@@ -51,6 +51,15 @@ def _membership(settings: GatewaySettings, clock: Clock) -> MembershipSource:
     return StaticList(settings.instance_addresses)
 
 
+def _tracing(settings: GatewaySettings) -> Tracing:
+    return Tracing(
+        "gateway",
+        secrets.token_hex(4),
+        endpoint=settings.otlp_endpoint,
+        ratio=settings.trace_ratio,
+    )
+
+
 def _receipts(settings: GatewaySettings) -> ReceiptSigner | None:
     try:
         return load_signer(settings.receipt_key_files)
@@ -87,14 +96,8 @@ async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
     except (DocumentError, ValueError) as error:
         exit_with(str(error))
     upstream = FairUpstream(pool, tenants, clock, settings.openings_max)
-    tracing = Tracing(
-        "gateway",
-        secrets.token_hex(4),
-        endpoint=settings.otlp_endpoint,
-        ratio=settings.trace_ratio,
-    )
-    budget_store = open_budget_store(settings, clock)
-    budgets = open_budgets(settings, budgets_of(settings, tenants), budget_store, clock, metrics)
+    tracing = _tracing(settings)
+    budgets = open_budgets(settings, tenants, clock, metrics)
     deps = GatewayDeps(
         settings,
         clock,
@@ -126,7 +129,6 @@ async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
         await registry.close()
         for task in housekeeping:
             task.cancel()
-    await budget_store.close()
     await tenants.close()
     await store.close()
     tracing.close()

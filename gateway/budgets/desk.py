@@ -227,13 +227,14 @@ class BudgetDesk:
     # ------------------------------------------------------------ the task
 
     async def run(self) -> None:
-        """Exchange, let time pass and keep prices fresh, for ever; at the end, settle what is settled."""
+        """Exchange, let time pass and keep prices fresh, for ever; at the end, settle, and close the store."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.prices.run())
                 tasks.create_task(self._exchange_for_ever())
         finally:
-            await asyncio.shield(self.exchange())
+            await self.exchange()
+            await self._store.close()
 
     async def _exchange_for_ever(self) -> None:
         ticked_at = self.clock.monotonic()

@@ -15,10 +15,34 @@ from gateway.tenants.desk import Tenants
 from mesh.clock import Clock
 from mesh.telemetry.metrics import GatewayMetrics
 
-__all__ = ["budgets_of", "open_budget_store", "open_budgets"]
+__all__ = ["open_budgets"]
 
 
-def budgets_of(settings: GatewaySettings, tenants: Tenants) -> BudgetsOf:
+def open_budgets(
+    settings: GatewaySettings,
+    tenants: Tenants,
+    clock: Clock,
+    metrics: GatewayMetrics,
+    store: BudgetStore | None = None,
+) -> BudgetDesk:
+    """The desk, not running yet; its accounts are beside the sessions unless `store` is given."""
+    if store is None:
+        store = RedisBudgets(settings.redis) if settings.redis else MemoryBudgets(clock)
+
+    async def ask(tenant: str) -> dict[str, Any]:
+        return await plans_of(settings, tenant)
+
+    return BudgetDesk(
+        _budgets_of(settings, tenants),
+        store,
+        PlanPrices(ask if settings.metering else None),
+        clock,
+        on_soft=lambda tenant: metrics.soft_budgets.labels(tenant).inc(),
+        on_cut=lambda code: metrics.budget_cuts.labels(code).inc(),
+    )
+
+
+def _budgets_of(settings: GatewaySettings, tenants: Tenants) -> BudgetsOf:
     """The budgets of the setting `budgets`, and those of the tenants file as it is in force."""
     fixed = read_budgets(settings.budgets)
 
@@ -27,30 +51,3 @@ def budgets_of(settings: GatewaySettings, tenants: Tenants) -> BudgetsOf:
         return [budget for budget in every if budget.covers(tenant, key)]
 
     return find
-
-
-def open_budget_store(settings: GatewaySettings, clock: Clock) -> BudgetStore:
-    """Where the accounts are: beside the sessions."""
-    return RedisBudgets(settings.redis) if settings.redis else MemoryBudgets(clock)
-
-
-def open_budgets(
-    settings: GatewaySettings,
-    budgets: BudgetsOf,
-    store: BudgetStore,
-    clock: Clock,
-    metrics: GatewayMetrics,
-) -> BudgetDesk:
-    """The desk that keeps `budgets`, not running yet."""
-
-    async def ask(tenant: str) -> dict[str, Any]:
-        return await plans_of(settings, tenant)
-
-    return BudgetDesk(
-        budgets,
-        store,
-        PlanPrices(ask if settings.metering else None),
-        clock,
-        on_soft=lambda tenant: metrics.soft_budgets.labels(tenant).inc(),
-        on_cut=lambda code: metrics.budget_cuts.labels(code).inc(),
-    )

@@ -37,7 +37,6 @@ from seedance.protocol.events import (
 )
 from seedance.protocol.frames import Done, ErrorFrame, Generate, Token
 from seedance.protocol.session import SessionMachine, SessionState
-from seedance.protocol.stream import StreamMachine
 
 if TYPE_CHECKING:
     from gateway.deps import GatewayDeps
@@ -235,7 +234,7 @@ class SessionOwner:
             self._checkpointer.mark(self)
 
     def _open(self, stream: str, credit: int) -> None:
-        machine = self._signed(stream)
+        machine = self.machine.streams.live[stream]
         carried = self.carrier.traceparent if self.carrier is not None else ""
         opening = Opening(
             machine.wants,
@@ -255,16 +254,9 @@ class SessionOwner:
 
     def adopt(self, stream: str, opening: Opening) -> None:
         """A stream of a former owner, out of the store."""
-        machine = self._signed(stream)
+        machine = self.machine.streams.live[stream]
         permit = self.deps.tenants.adopt(self.identity.tenant)
         self._generations[stream] = generation_of(self, machine, opening, permit)
-
-    def _signed(self, stream: str) -> StreamMachine:
-        """The stream's machine, with who signs its receipt when it wants one."""
-        machine, receipts = self.machine.streams.live[stream], self.deps.receipts
-        if machine.wants.receipt and receipts is not None:
-            machine.sign = receipts.of_session(self.identity.session)
-        return machine
 
     def _opening(self, stream: str) -> Opening | None:
         generation = self._generations.get(stream)

@@ -131,7 +131,10 @@ class PaidGeneration(Generation):
 def generation_of(
     owner: SessionOwner, stream: StreamMachine, opening: Opening, permit: Permit
 ) -> Generation:
-    """The host of a stream, with its purse where a budget counts it."""
+    """The host of a stream: with a purse where a budget counts it, and a signer where it wants a receipt."""
+    receipts = owner.deps.receipts
+    if stream.wants.receipt and receipts is not None:
+        stream.sign = receipts.of_session(owner.identity.session)
     desk, identity = owner.deps.budgets, owner.identity
     if desk is None:
         return Generation(owner, stream, opening, permit)

@@ -13,7 +13,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from gateway.app import build_app
-from gateway.budgets.opening import budgets_of, open_budget_store, open_budgets
+from gateway.budgets.opening import open_budgets
 from gateway.config import GatewaySettings
 from gateway.connections import Connections
 from gateway.deps import GatewayDeps
@@ -60,13 +60,7 @@ def make_deps(
         open_authenticator(made, store, tenants, clock),
         UsageOutbox(store),
         tenants,
-        budgets=open_budgets(
-            made,
-            budgets_of(made, tenants),
-            budget_store or open_budget_store(made, clock),
-            clock,
-            metrics,
-        ),
+        budgets=open_budgets(made, tenants, clock, metrics, budget_store),
     )
 
 

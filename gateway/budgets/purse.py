@@ -25,6 +25,7 @@ from seedance.protocol.frames import Usage
 __all__ = [
     "AHEAD_TOKENS",
     "RENEW_S",
+    "UNFUNDED_WAIT_MAX_S",
     "WAIT_MAX_S",
     "Answered",
     "Ask",
@@ -47,8 +48,10 @@ AHEAD_TOKENS = 128
 RENEW_S = 5.0
 TTL_S = 20.0
 TTL_BEYOND_RESUME_S = 180.0
-# While others hold what they have not used, a stream waits for it, no longer than this.
+# While others hold what they have not used, a stream waits for it, no longer than this; one that has not
+# begun has a place at its instance that others may want.
 WAIT_MAX_S = 30.0
+UNFUNDED_WAIT_MAX_S = 5.0
 ASK_AGAIN_S = 0.02
 ASK_AGAIN_MAX_S = 0.5
 
@@ -254,7 +257,7 @@ class Purse:
     def _look(self, now: float) -> None:
         if not self.pockets:  # its prices are not known yet
             self.waiting_since = now if self.waiting_since is None else self.waiting_since
-            if now >= self.waiting_since + WAIT_MAX_S:
+            if now >= self.waiting_since + UNFUNDED_WAIT_MAX_S:
                 self._cut(ErrorCode.UNAVAILABLE)
             return
         paid = min(pocket.tokens(self.prompt_tokens) for pocket in self.pockets)
@@ -285,9 +288,13 @@ class Purse:
         refused = {pocket.refused for pocket in self.pockets if self._out_of(pocket)}
         if _Refusal.EMPTY in refused:
             self._cut(ErrorCode.QUOTA_EXCEEDED)
-        elif now >= self.waiting_since + WAIT_MAX_S:
+        elif now >= self.waiting_since + self._wait_max_s:
             known = _Refusal.WAIT in refused
             self._cut(ErrorCode.QUOTA_EXCEEDED if known else ErrorCode.UNAVAILABLE)
+
+    @property
+    def _wait_max_s(self) -> float:
+        return UNFUNDED_WAIT_MAX_S if self.state is PurseState.UNFUNDED else WAIT_MAX_S
 
     def _out_of(self, pocket: Pocket) -> bool:
         return pocket.tokens(self.prompt_tokens) <= self.received

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -156,3 +158,29 @@ async def test_an_http_answer_that_fits_is_whole(redis_url: str) -> None:
                 answer = (await client.post(url, json=body)).json()
                 assert answer["usage"]["completion_tokens"] == 1000
             assert (await client.post(url, json=body)).status_code == 429
+
+
+async def test_a_key_has_a_budget_of_its_own(redis_url: str, tmp_path: Path) -> None:
+    """By name in the tenants file, beside the tenant's and a pace in tokens: one key is cut, the other goes on."""
+    keys = {name: hashlib.sha256(name.encode()).hexdigest() for name in ("one", "two")}
+    tenants = tmp_path / "tenants.yaml"
+    tenants.write_text(f"""
+format: 1
+tenants:
+  acme:
+    keys:
+      - {{sha256: {keys["one"]}, name: one, budgets: [{PROMPT_TOKENS + 7} tokens/day]}}
+      - {{sha256: {keys["two"]}, name: two}}
+    limits: {{tokens_per_s: 100000}}
+    budgets: [{2 * PROMPT_TOKENS + 7 + 9} tokens/month]
+""")
+    settings = {"tenants_file": str(tenants), "redis": redis_url, "anonymous_tenant": ""}
+    messages = script_messages(WORD, repeat=1000)
+    async with whole_path(**settings) as path:
+        for key, words in (("one", 7), ("two", 9)):
+            headers = {"Authorization": f"Bearer {key}"}
+            async with wire(path.gateway.url, additional_headers=headers) as client:
+                await client.send(type="generate", id="a", messages=messages)
+                end = await _to_the_end(client, "a")
+                assert (end["code"], end["usage"]["completion_tokens"]) == ("quota_exceeded", words)
+                assert client.text("a") == "word " * words

@@ -7,6 +7,7 @@ from gateway.budgets.model import Tariff
 from gateway.budgets.purse import (
     AHEAD_TOKENS,
     RENEW_S,
+    UNFUNDED_WAIT_MAX_S,
     WAIT_MAX_S,
     Answered,
     Ask,
@@ -112,7 +113,7 @@ def test_unknown_prices_end_it_too() -> None:
     """Who cannot be told what it costs is not kept for ever."""
     purse = Purse("s")
     assert purse.step(Tick(), 1.0) == []
-    assert purse.step(Tick(), 1.0 + WAIT_MAX_S) == [Cut(ErrorCode.UNAVAILABLE)]
+    assert purse.step(Tick(), 1.0 + UNFUNDED_WAIT_MAX_S) == [Cut(ErrorCode.UNAVAILABLE)]
 
 
 def test_the_poorest_account_decides() -> None:

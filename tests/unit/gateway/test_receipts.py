@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from seedance.protocol.frames import Usage
 from seedance.protocol.receipt import TextDigest
 from seedance.receipt import ReceiptError, ReceiptKeys
 
+VECTORS = Path(__file__).resolve().parents[2] / "vectors"
 TEXT = "Grüße, 世界. " * 60
 
 
@@ -118,3 +120,17 @@ def test_a_bad_key_file_is_refused(tmp_path: Path) -> None:
             load_signer([str(tmp_path / name)])
         assert "c2VjcmV0" not in str(refusal.value)
     assert load_signer([]) is None
+
+
+def test_the_vector_is_what_is_signed() -> None:
+    """The receipt that the web SDK's test checks, byte for byte out of the same key (`tests/vectors`)."""
+    vector = json.loads((VECTORS / "receipt.json").read_text())
+    key = Ed25519PrivateKey.from_private_bytes(bytes.fromhex(vector["private_key"]))
+    digest = TextDigest()
+    digest.update(vector["text"].encode())
+    receipt = vector["receipt"]
+    signed = ReceiptSigner(key).of_session(receipt["session"])(
+        receipt["id"], digest, Usage(7, 2, 40)
+    )
+    assert signed == receipt
+    ReceiptKeys([vector["public_key"]]).check(receipt, text=vector["text"])

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from gateway.auth import Authenticator
 from gateway.budgets.desk import BudgetDesk
 from gateway.config import GatewaySettings
+from gateway.handshakes import Handshakes
 from gateway.receipts import ReceiptSigner
 from gateway.session.usage import UsageOutbox
 from gateway.store.base import SessionStore
@@ -39,3 +40,4 @@ class GatewayDeps:
     retries: RetryBudget = field(default_factory=RetryBudget)
     receipts: ReceiptSigner | None = None
     budgets: BudgetDesk | None = None
+    handshakes: Handshakes = field(default_factory=Handshakes)

@@ -12,6 +12,7 @@ import base64
 import binascii
 import hashlib
 import json
+import ssl
 import urllib.request
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -79,14 +80,14 @@ class ReceiptKeys:
                 raise ReceiptError("it is the receipt of another text")
 
 
-def fetch_keys(endpoint: str) -> ReceiptKeys:
+def fetch_keys(endpoint: str, tls: ssl.SSLContext | None = None) -> ReceiptKeys:
     """Ask a gateway, named by its WebSocket endpoint, for the keys. Blocks.
 
     Raises `OSError` when it cannot be asked, `ValueError` when it answers something else.
     """
     parts = urlsplit(endpoint)
     url = urlunsplit((_HTTP_OF_WS.get(parts.scheme, parts.scheme), parts.netloc, KEY_PATH, "", ""))
-    with urllib.request.urlopen(url, timeout=FETCH_TIMEOUT_S) as reply:  # noqa: S310 - http(s), as above
+    with urllib.request.urlopen(url, timeout=FETCH_TIMEOUT_S, context=tls) as reply:  # noqa: S310 - http(s), as above
         answer = json.loads(reply.read(ANSWER_BYTES_MAX))
     try:
         return ReceiptKeys(entry["public_key"] for entry in answer["data"])

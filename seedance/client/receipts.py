@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib import import_module
@@ -25,8 +26,11 @@ class _Keys(Protocol):
 class ReceiptDesk:
     """Knows the mesh's keys: those given, else those that the gateway at `endpoint` names when asked."""
 
-    def __init__(self, endpoint: str, keys: Sequence[str] | None) -> None:
+    def __init__(
+        self, endpoint: str, keys: Sequence[str] | None, tls: ssl.SSLContext | None = None
+    ) -> None:
         self._endpoint = endpoint
+        self._tls = tls
         self._given = keys
         self._keys: _Keys | None = None
 
@@ -51,7 +55,7 @@ class ReceiptDesk:
     async def _ask_for_keys(self) -> _Keys:
         checking = import_module("seedance.receipt")
         if self._given is None:
-            asked: _Keys = await asyncio.to_thread(checking.fetch_keys, self._endpoint)
+            asked: _Keys = await asyncio.to_thread(checking.fetch_keys, self._endpoint, self._tls)
             return asked
         given: _Keys = checking.ReceiptKeys(self._given)
         return given

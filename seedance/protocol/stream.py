@@ -300,14 +300,10 @@ class StreamMachine:
         if isinstance(self.end, UpstreamFailed):
             return error_frame(self.end.error, stream=self.id, usage=self.usage())
         text, logprobs = self._whole_text()
-        timing, usage = self.stopwatch.timing(self.end.timing, now), self.usage()
-        receipt = self._receipt(usage)
+        timing = self.stopwatch.timing(self.end.timing, now)
+        usage = self.usage()
+        receipt = _receipt(self, usage)
         return Done(self.id, self.end.finish_reason, usage, timing, text, receipt, logprobs)
-
-    def _receipt(self, usage: Usage) -> dict[str, Any] | None:
-        if self.sign is None or self.text.digest is None:
-            return None
-        return self.sign(self.id, self.text.digest, usage)
 
     def _whole_text(self) -> tuple[str | None, tuple[TokenLogprob, ...] | None]:
         if self.wants.stream:
@@ -355,6 +351,12 @@ def _accepted(name: str, taken: UpstreamAccepted, traceparent: str) -> Accepted:
 
 def _cancelled(usage: Usage | None) -> UpstreamDone:
     return UpstreamDone("cancelled", usage or Usage(), Timing())
+
+
+def _receipt(stream: StreamMachine, usage: Usage) -> dict[str, Any] | None:
+    if stream.sign is None or stream.text.digest is None:
+        return None
+    return stream.sign(stream.id, stream.text.digest, usage)
 
 
 def _gap() -> SeedanceError:

@@ -12,9 +12,11 @@ from functools import partial
 from gateway.affinity import AffinityTokens
 from gateway.agent import serving_agent
 from gateway.app import build_app
+from gateway.budgets.opening import open_budgets
 from gateway.config import GatewaySettings
 from gateway.connections import Connections
 from gateway.deps import GatewayDeps
+from gateway.receipts import KeyFileError, ReceiptSigner, load_signer
 from gateway.server import GatewayServer, bind
 from gateway.session.registry import SessionRegistry
 from gateway.session.usage import UsageOutbox
@@ -67,6 +69,22 @@ def _pool(settings: GatewaySettings, clock: Clock, metrics: GatewayMetrics) -> I
     )
 
 
+def _tracing(settings: GatewaySettings) -> Tracing:
+    return Tracing(
+        "gateway",
+        secrets.token_hex(4),
+        endpoint=settings.otlp_endpoint,
+        ratio=settings.trace_ratio,
+    )
+
+
+def _receipts(settings: GatewaySettings) -> ReceiptSigner | None:
+    try:
+        return load_signer(settings.receipt_key_files)
+    except KeyFileError as error:
+        exit_with(f"--receipt-key: {error}")
+
+
 async def _instances_known(pool: InstancePool) -> None:
     """Return when an instance can take a stream, or it has taken too long to wait for one."""
     with contextlib.suppress(TimeoutError):
@@ -90,9 +108,8 @@ async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
     except (DocumentError, ValueError) as error:
         exit_with(str(error))
     upstream = FairUpstream(pool, tenants, clock, settings.openings_max)
-    tracing = Tracing(
-        "gateway", secrets.token_hex(4), endpoint=settings.otlp_endpoint, ratio=settings.trace_ratio
-    )
+    tracing = _tracing(settings)
+    budgets = open_budgets(settings, tenants, clock, metrics)
     deps = GatewayDeps(
         settings,
         clock,
@@ -104,6 +121,8 @@ async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
         UsageOutbox(store),
         tenants,
         affinity=AffinityTokens(settings.mesh_secret.get_secret_value()),
+        receipts=_receipts(settings),
+        budgets=budgets,
     )
     registry = SessionRegistry(deps)
     connections = Connections(settings.connections_max, settings.connections_per_address)
@@ -113,8 +132,7 @@ async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
     agent = serving_agent(settings.host, settings.agent_port, connections, deps.handshakes, clock)
     async with agent, asyncio.TaskGroup() as tasks:
         housekeeping = [
-            tasks.create_task(pool.run()),
-            tasks.create_task(registry.run()),
+            *(tasks.create_task(part.run()) for part in (pool, registry, budgets)),
             tasks.create_task(tenants.run(upstream)),
         ]
         # The socket listens already: whoever connects now waits a moment in its backlog instead of

@@ -112,6 +112,7 @@ class Connection:
             instance_class,
             windowed=windowed,
             now_ms=deps.store.now_ms(),
+            key=principal.key,
         )
         self._hearing = False
         self._owner: SessionOwner = registry.begin(identity)

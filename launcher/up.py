@@ -14,7 +14,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 
-from launcher.blueprint import ProcessSpec, UpOptions, build
+from gateway.receipts import make_key_file
+from launcher.blueprint import RECEIPT_KEY, ProcessSpec, UpOptions, build
 from launcher.environment import mesh_environment, unknown_to_all
 from launcher.files import mesh_identity
 from launcher.ports import is_free
@@ -134,6 +135,7 @@ def run_up(options: UpOptions, *, restart: bool = True) -> None:
     if not is_free(options.port):
         exit_with(f"port {options.port} is in use; choose another with --port")
     with _sole_owner(options.data):
+        make_key_file(options.data / RECEIPT_KEY)
         try:
             specs = build(options)
         except OSError as error:

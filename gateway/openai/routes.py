@@ -157,6 +157,7 @@ def _generate(deps: GatewayDeps, face: _Face) -> Answer:
             operation=face.operation,
             canary=request.headers.get(CANARY_HEADER, "").lower() == "true",
             traceparent=request.headers.get(TRACEPARENT_HEADER),
+            key=principal.key,
         )
         credit = CREDIT_TOKENS if asked.stream else None
         choices = Choices(deps, asked.request, caller, asked.choices, credit=credit)

@@ -156,7 +156,7 @@ def _generate(deps: GatewayDeps, face: _Face) -> Answer:
             traceparent=request.headers.get(TRACEPARENT_HEADER),
         )
         credit = CREDIT_TOKENS if asked.stream else None
-        choices = Choices(deps, asked.request, caller, asked.choices, credit=credit)
+        choices = Choices(deps, asked.requests, caller, asked.choices, credit=credit)
         created_s = deps.clock.wall_ms() // 1000
         answer_id = face.id_prefix + secrets.token_hex(12)
 

@@ -119,6 +119,31 @@ async def test_stop_reason_length(api: Api) -> None:
     assert body["usage"]["completion_tokens"] == 2
 
 
+async def test_who_asks_for_usage_finds_it_in_every_chunk(api: Api) -> None:
+    """As OpenAI does: null in each chunk and the figures in the last; who does not ask finds none."""
+    asked = events(await api.chat(stream=True, stream_options={"include_usage": True}))[:-1]
+    assert [chunk["usage"] for chunk in asked[:-1]] == [None] * (len(asked) - 1)
+    assert asked[-1]["usage"]["total_tokens"] == 11
+    assert not any("usage" in chunk for chunk in events(await api.chat(stream=True))[:-1])
+
+
+async def test_several_prompts(api: Api) -> None:
+    """CASES 89: a choice for each prompt, told apart by `index`; the usage adds them up, both ways."""
+    ask = {"prompt": ["a b", "c"], "n": 2}
+    body = (await api.client.post("/v1/completions", json=ask)).json()
+    found = [(choice["index"], choice["text"]) for choice in body["choices"]]
+    assert found == [(0, "a b"), (1, "a b"), (2, "c"), (3, "c")]
+    assert (body["usage"]["prompt_tokens"], body["usage"]["completion_tokens"]) == (14, 6)
+    assert body["usage"]["prompt_tokens_details"] == {"cached_tokens": 4}
+    streamed = ask | {"stream": True, "stream_options": {"include_usage": True}}
+    *chunks, usage, _ = events(await api.client.post("/v1/completions", json=streamed))
+    texts = ["", "", "", ""]
+    for chunk in chunks:
+        texts[chunk["choices"][0]["index"]] += chunk["choices"][0]["text"]
+    assert texts == ["a b", "a b", "c", "c"]
+    assert usage["usage"] == body["usage"]
+
+
 async def test_completions(api: Api) -> None:
     """The older endpoint says the same text, streamed and in one piece."""
     ask = {"prompt": TEXT}

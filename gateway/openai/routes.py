@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -20,6 +20,7 @@ from gateway.openai.account import Caller
 from gateway.openai.answers import AnswerShape, ChatShape, CompletionShape
 from gateway.openai.billing import invoice_of, invoices_of, plans_of
 from gateway.openai.choices import Choices
+from gateway.openai.idempotency import Repeats, read_key
 from gateway.openai.run import CREDIT_TOKENS
 from gateway.openai.schema import Asked, read_chat, read_completion
 from gateway.openai.sse import GenerationResponse
@@ -68,14 +69,15 @@ class _BodyError(Exception):
 def openai_routes(deps: GatewayDeps) -> APIRouter:
     """`/v1/chat/completions`, `/v1/completions`, `/v1/models`, and what the tenant owes."""
     router = APIRouter()
+    repeats = Repeats(deps)
 
     @router.post("/v1/chat/completions")
     async def chat(request: Request) -> Response:
-        return await _guarded(deps, request, _generate(deps, _CHAT))
+        return await _guarded(deps, request, _generate(deps, repeats, _CHAT))
 
     @router.post("/v1/completions")
     async def completions(request: Request) -> Response:
-        return await _guarded(deps, request, _generate(deps, _COMPLETION))
+        return await _guarded(deps, request, _generate(deps, repeats, _COMPLETION))
 
     @router.get("/v1/models")
     async def models(request: Request) -> Response:
@@ -145,9 +147,10 @@ def _json(body: Any, headers: Mapping[str, str]) -> Response:
 # ---------------------------------------------------------------- text
 
 
-def _generate(deps: GatewayDeps, face: _Face) -> Answer:
+def _generate(deps: GatewayDeps, repeats: Repeats, face: _Face) -> Answer:
     async def answer(request: Request, principal: Principal, headers: dict[str, str]) -> Response:
-        asked = face.read(await _body(request), request.headers)
+        body = await _body(request)
+        asked = face.read(body, request.headers)
         caller = Caller(
             tenant=principal.tenant,
             affinity=_affinity(request, principal, asked),
@@ -155,15 +158,20 @@ def _generate(deps: GatewayDeps, face: _Face) -> Answer:
             canary=request.headers.get(CANARY_HEADER, "").lower() == "true",
             traceparent=request.headers.get(TRACEPARENT_HEADER),
         )
-        credit = CREDIT_TOKENS if asked.stream else None
-        choices = Choices(deps, asked.requests, caller, asked.choices, credit=credit)
         created_s = deps.clock.wall_ms() // 1000
         answer_id = face.id_prefix + secrets.token_hex(12)
 
         def shape(model: str) -> AnswerShape:
             return face.shape(answer_id, created_s, model)
 
-        return GenerationResponse(choices, asked, shape, headers)
+        def run(name: str = "") -> GenerationResponse:
+            credit = CREDIT_TOKENS if asked.stream else None
+            named = replace(caller, run=name)
+            choices = Choices(deps, asked.requests, named, asked.choices, credit=credit)
+            return GenerationResponse(choices, asked, shape, headers)
+
+        key = read_key(request.headers, principal.tenant, face.operation, body)
+        return run() if key is None else repeats.response(key, run, headers)
 
     return answer
 

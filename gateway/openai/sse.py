@@ -24,7 +24,13 @@ from gateway.openai.schema import Asked
 from gateway.upstream.base import UpstreamAccepted
 from seedance.protocol.errors import SeedanceError
 
-__all__ = ["ADOPTED_BATCH_HEADER", "TOKEN_QUOTA_HEADER", "GenerationResponse"]
+__all__ = [
+    "ADOPTED_BATCH_HEADER",
+    "STALL_S",
+    "TOKEN_QUOTA_HEADER",
+    "GenerationResponse",
+    "while_connected",
+]
 
 ADOPTED_BATCH_HEADER = "X-Adopted-Batch-Size"
 TOKEN_QUOTA_HEADER = "X-Token-Quota"  # noqa: S105 - a header's name
@@ -51,7 +57,7 @@ class GenerationResponse(Response):
     """Runs a request's generations while they are sent.
 
     `shape` makes the answer's form for the model that took it; `headers` go on every answer, also
-    on a refusal.
+    on a refusal. `complete`: everything was sent, and nothing failed.
     """
 
     def __init__(
@@ -66,11 +72,12 @@ class GenerationResponse(Response):
         self._asked = asked
         self._shape = shape
         self._common = dict(headers)
+        self.complete = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, and whatever happens, close the generations."""
         try:
-            await _while_connected(receive, self._answer(scope, receive, send))
+            await while_connected(receive, self._answer(scope, receive, send))
         finally:
             await self._choices.close()
 
@@ -92,9 +99,10 @@ class GenerationResponse(Response):
             body = msgspec.json.encode(shape.whole(answers, usage))
             answer = Response(body, headers=headers, media_type="application/json")
             await answer(scope, receive, send)
+            self.complete = True
 
     async def _stream(self, send: Send, headers: dict[str, str], shape: AnswerShape) -> None:
-        raw = [(k.encode(), v.encode()) for k, v in (headers | _SSE_HEADERS).items()]
+        raw = [(k.lower().encode(), v.encode()) for k, v in (headers | _SSE_HEADERS).items()]
 
         async def tell(kind: str, **fields: Any) -> None:
             async with asyncio.timeout(STALL_S):
@@ -126,6 +134,7 @@ class GenerationResponse(Response):
         if self._asked.include_usage:
             await put(_event(shape.usage(self._choices.usage(ends))))
         await put(_DONE, more=False)
+        self.complete = True
 
 
 async def _pieces(tell: Tell, generation: Generation, shape: AnswerShape) -> End:
@@ -150,7 +159,7 @@ def _adopted(accepted: UpstreamAccepted) -> dict[str, str]:
     }
 
 
-async def _while_connected(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
+async def while_connected(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
     """Run `work`; cancel it when the client goes away."""
     async with asyncio.TaskGroup() as tasks:
         working = tasks.create_task(work)

@@ -69,6 +69,10 @@ def _ticket_key(ticket: str) -> bytes:
     return b"seedance:ticket:" + ticket.encode(errors="surrogatepass")
 
 
+def _note_key(name: str) -> str:
+    return f"seedance:note:{name}"
+
+
 def _shard_of(session: str) -> int:
     return zlib.crc32(session.encode()) % DEADLINE_SHARDS
 
@@ -154,6 +158,27 @@ class RedisStore:
         """Use a ticket; see the base."""
         (value,) = await self._run([("GETDEL", _ticket_key(ticket))])
         return value if isinstance(value, bytes) else None
+
+    async def note(self, name: str, value: bytes, ttl_s: float) -> bytes:
+        """Keep a value unless there is one; see the base."""
+        key = _note_key(name)
+        _, found = await self._run(
+            [("SET", key, value, "NX", "PX", round(ttl_s * 1000)), ("GET", key)]
+        )
+        return value if found is None else bytes(found)
+
+    async def put_note(self, name: str, value: bytes, ttl_s: float) -> None:
+        """Keep a value; see the base."""
+        await self._run([("SET", _note_key(name), value, "PX", round(ttl_s * 1000))])
+
+    async def find_note(self, name: str) -> bytes | None:
+        """What stands there; see the base."""
+        (value,) = await self._run([("GET", _note_key(name))])
+        return value if isinstance(value, bytes) else None
+
+    async def drop_note(self, name: str) -> None:
+        """Forget; see the base."""
+        await self._run([("DEL", _note_key(name))])
 
     async def generation_mark(self) -> str:
         """The server's mark, made when absent; see the base."""

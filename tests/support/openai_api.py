@@ -33,7 +33,7 @@ class Api:
         self.cluster = cluster or FakeCluster()
         self.upstream = FakeUpstream(self.cluster)
         self.deps = make_deps(self.upstream, store, **settings)
-        app = FastAPI()
+        app = self.app = FastAPI()
         app.include_router(openai_routes(self.deps))
         app.include_router(ticket_routes(self.deps))
         transport = httpx.ASGITransport(app, client=("10.0.0.1", 1))

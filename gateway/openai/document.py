@@ -94,7 +94,8 @@ _WISHES = [
 
 
 def _generation(summary: str, request: str, answer: str) -> Json:
-    events = {"text/event-stream": {"schema": {"type": "string"}}}
+    # OpenAPI 3.1 has no word for the items of a stream.
+    events: Json = {"text/event-stream": {}}
     asked = {"required": True, "content": _body(request)}
     content = {**_body(answer), **events}
     return _operation(summary, content, headers=_ADOPTED, requestBody=asked, parameters=_WISHES)

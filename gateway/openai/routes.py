@@ -15,7 +15,13 @@ from starlette.responses import Response
 
 from gateway.auth import Principal, Refusal
 from gateway.deps import GatewayDeps
-from gateway.http_errors import REQUEST_ID_HEADER, error_response, refusal_response, request_id
+from gateway.http_errors import (
+    REQUEST_ID_HEADER,
+    HttpError,
+    error_response,
+    refusal_response,
+    request_id,
+)
 from gateway.openai.account import Caller
 from gateway.openai.answers import AnswerShape, ChatShape, CompletionShape
 from gateway.openai.billing import invoice_of, invoices_of, plans_of
@@ -55,15 +61,6 @@ class _Face:
 
 _CHAT = _Face("chat", "chatcmpl-", read_chat, ChatShape)
 _COMPLETION = _Face("text_completion", "cmpl-", read_completion, CompletionShape)
-
-
-class _BodyError(Exception):
-    """A body that is refused before it is read to its end."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-        self.message = message
 
 
 def openai_routes(deps: GatewayDeps) -> APIRouter:
@@ -118,7 +115,7 @@ async def _guarded(deps: GatewayDeps, request: Request, answer: Answer) -> Respo
     except SeedanceError as error:
         deps.metrics.rejected.labels(error.code.value).inc()
         return error_response(error, headers)
-    except _BodyError as error:
+    except HttpError as error:
         deps.metrics.rejected.labels(ErrorCode.BAD_REQUEST.value).inc()
         refused = SeedanceError(ErrorCode.BAD_REQUEST, error.message)
         return error_response(refused, headers, status=error.status)
@@ -133,10 +130,10 @@ async def _body(request: Request) -> bytes:
             async for part in request.stream():
                 body += part
                 if len(body) > BODY_BYTES_MAX:
-                    raise _BodyError(413, f"the body must be at most {BODY_BYTES_MAX} bytes")
+                    raise HttpError(413, f"the body must be at most {BODY_BYTES_MAX} bytes")
     except TimeoutError:
         message = f"the body must arrive within {BODY_WITHIN_S:g} s"
-        raise _BodyError(408, message) from None
+        raise HttpError(408, message) from None
     return bytes(body)
 
 

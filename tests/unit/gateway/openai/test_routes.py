@@ -235,9 +235,11 @@ async def test_ticket_route(api: Api) -> None:
 
 
 async def test_usage_without_metering(api: Api) -> None:
-    """A gateway that knows no metering says so."""
+    """A gateway that knows no metering says so: nobody need ask again."""
     for path in ("usage", "plans", "invoices", "invoices/2026-11"):
-        assert (await api.client.get(f"/v1/{path}")).status_code == 503
+        response = await api.client.get(f"/v1/{path}")
+        assert response.status_code == 404
+        assert "metering" in response.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("bound", ["yesterday", "-1", "9" * 5000])

@@ -11,7 +11,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 PROTOS := $(wildcard proto/seedance/v2/*.proto)
 PORT ?= 8080
 
-.PHONY: help install up test lint types fmt proto proto-check bench bench-engine bench-gpu bench-sessions chaos clean simulate test-compose test-equality test-heavy
+.PHONY: help install up test lint types fmt proto proto-check bench bench-engine bench-gpu bench-sessions chaos clean fuzz simulate test-compose test-equality test-heavy
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -75,6 +75,10 @@ bench-sessions: $(STAMP) ## What the death of a process, a slow reader and a che
 RUNS ?= 100
 chaos: $(STAMP) ## Break the mesh RUNS times (100), of ENGINE script or native; SEED and KINDS as printed
 	$(BIN)/python -m tests.chaos --runs $(RUNS) $(if $(SEED),--seed $(SEED)) $(if $(KINDS),--kinds $(KINDS)) $(if $(ENGINE),--engine $(ENGINE))
+
+N ?= 100000
+fuzz: $(STAMP) ## N requests, messages and connections (100,000) that no client should send; SEED as printed
+	$(BIN)/python -m tests.fuzz --examples $(N) $(if $(SEED),--seed $(SEED))
 
 bench-gpu: $(STAMP) ## On a GPU: the same words as transformers? how fast? Under five minutes
 	$(BIN)/python -m launcher.bench.gpu

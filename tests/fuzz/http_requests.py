@@ -7,7 +7,7 @@ from typing import Any
 
 import requests
 import schemathesis
-from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import given, seed
 from hypothesis import strategies as st
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
@@ -17,7 +17,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from tests.fuzz.mutation import ANY_JSON, mutated_bytes, mutated_json
+from tests.fuzz.mutation import ANY_JSON, many, mutated_bytes, mutated_json
 from tests.fuzz.verdict import Verdict
 from tests.support.scripts import script
 
@@ -73,16 +73,6 @@ def _speak(case: schemathesis.Case) -> None:
         case.body.pop(name, None)
 
 
-def _house(examples: int) -> settings:
-    return settings(
-        max_examples=examples,
-        database=None,
-        deadline=None,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
-
-
 def fuzz_http(url: str, examples: int, number: int, verdict: Verdict) -> None:
     """Send `examples` requests; `number` decides which. Drawing one from the document takes long."""
     raw = max(1, examples * 3 // 4)
@@ -104,7 +94,7 @@ def _by_document(
     ]
 
     @seed(number)
-    @_house(examples)
+    @many(examples)
     @given(st.one_of(kinds), st.booleans())
     def send(case: schemathesis.Case, speaks: bool) -> None:
         allowed = case.meta is None or case.meta.generation.mode.is_positive
@@ -130,7 +120,7 @@ def _by_bytes(
     bodies = st.binary(max_size=200) | wounded | mutated_bytes(wounded)
 
     @seed(number)
-    @_house(examples)
+    @many(examples)
     @given(st.sampled_from(GENERATING), bodies, MEDIA)
     def send(path: str, body: bytes, media: str) -> None:
         verdict.sent["requests by bytes"] += 1

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
-__all__ = ["ANY_JSON", "mutated_bytes", "mutated_json", "pieces"]
+__all__ = ["ANY_JSON", "many", "mutated_bytes", "mutated_json", "pieces"]
 
 WOUNDS_MAX = 4
 
@@ -18,6 +19,17 @@ ANY_JSON = st.recursive(
     ),
     max_leaves=8,
 )
+
+
+def many(examples: int) -> settings:
+    """How a fuzzer draws: so many, none of them kept or made smaller."""
+    return settings(
+        max_examples=examples,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
 
 
 @st.composite

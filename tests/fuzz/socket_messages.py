@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
 
-from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import given, seed
 from hypothesis import strategies as st
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
@@ -17,7 +17,7 @@ from seedance.protocol.binary_codec import ClientEncoder, ServerDecoder
 from seedance.protocol.errors import CloseCode, ErrorCode
 from seedance.protocol.frames import ErrorFrame, Pong, ServerFrame
 from seedance.protocol.json_codec import client_body, decode_server
-from tests.fuzz.mutation import ANY_JSON, mutated_bytes, mutated_json, pieces
+from tests.fuzz.mutation import ANY_JSON, many, mutated_bytes, mutated_json, pieces
 from tests.fuzz.verdict import Verdict
 from tests.support.frame_strategies import CLIENT_FRAMES
 from tests.support.scripts import script_messages
@@ -187,13 +187,7 @@ def _fuzz_one(
     name = f"messages, {talk.protocol or 'no subprotocol'}"
 
     @seed(number)
-    @settings(
-        max_examples=messages,
-        database=None,
-        deadline=None,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
+    @many(messages)
     @given(strategy)
     def send(example: list[Message]) -> None:
         if verdict.sent[name] >= already + messages:

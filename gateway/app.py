@@ -64,7 +64,7 @@ def _health(
             "seedance_gateway_sessions": ("Sessions owned now.", lambda: len(registry)),
             "seedance_gateway_usage_waiting": (
                 "Usage events that are not in the store yet.",
-                lambda: len(deps.usage),
+                lambda: len(deps.usage) + registry.bills_waiting,
             ),
         },
     )

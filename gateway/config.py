@@ -34,6 +34,12 @@ class GatewaySettings(ServiceSettings):
     commit_interval_ms: float = Field(
         20, ge=1, le=1000, description="Time between two commits to the session store."
     )
+    text_commit_interval_ms: float = Field(
+        200,
+        ge=1,
+        le=1000,
+        description="How long text of running streams, and what was acknowledged, waits for its commit.",
+    )
     resume_ttl_s: float = Field(
         120, ge=1, le=86_400, description="How long a session lives without a connection."
     )

@@ -101,7 +101,12 @@ class Connection:
         self._windowed = windowed
         self._machine = ConnectionMachine(deps.settings.heartbeat_connection_s, now)
         identity, token = new_identity(
-            principal.tenant, affinity, mode, instance_class, windowed=windowed
+            principal.tenant,
+            affinity,
+            mode,
+            instance_class,
+            windowed=windowed,
+            now_ms=deps.store.now_ms(),
         )
         self._owner: SessionOwner = registry.begin(identity)
         self._hello = registry.hello(identity, token, 1)

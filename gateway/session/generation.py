@@ -150,7 +150,7 @@ class Generation:
         )
         self._deps.metrics.requests.labels("websocket", finished.reason).inc()
         if opening.model:  # what no instance took costs nothing
-            self._deps.usage.add(event.event(reused=opening.reused))
+            self._owner.bill(event.event(reused=opening.reused))
         self._span.set(
             {
                 Attribute.RESPONSE_MODEL: opening.model,

@@ -9,7 +9,7 @@ from gateway.session.checkpoint import Checkpointer, StoreState
 from gateway.session.generation import Generation
 from gateway.session.identity import SessionIdentity
 from gateway.session.journal import Journal, Opening
-from gateway.store.base import SessionWrite
+from gateway.store.base import SessionWrite, UsageEvent
 from seedance.protocol.delivery import LinkState
 from seedance.protocol.effects import (
     CancelUpstream,
@@ -32,6 +32,7 @@ from seedance.protocol.events import (
     StoreLevel,
     Tick,
 )
+from seedance.protocol.frames import Done, ErrorFrame, Token
 from seedance.protocol.session import SessionMachine, SessionState
 
 if TYPE_CHECKING:
@@ -40,7 +41,10 @@ if TYPE_CHECKING:
 
 PUMP = Pump()
 
-__all__ = ["Carrier", "OwnerState", "SessionOwner"]
+__all__ = ["WRITES_FAILED_MAX", "Carrier", "OwnerState", "SessionOwner"]
+
+# How often in a row a write that the store cannot carry out is tried again, whole.
+WRITES_FAILED_MAX = 5
 
 
 class Carrier(Protocol):
@@ -98,8 +102,10 @@ class SessionOwner:
         self.journal = Journal(identity, machine, self._opening)
         self._registry = registry
         self._checkpointer: Checkpointer = registry.checkpointer
+        self.place = self._checkpointer.turns.place()
         self._generations: dict[str, Generation] = {}
         self.pumping = False
+        self._writes_failed = 0
 
     # ------------------------------------------------------------ events
 
@@ -135,10 +141,9 @@ class SessionOwner:
         quiet = machine.delivery.log and machine.delivery.pressure.calm
         carrier, touch = self.carrier, self.journal.touch
         for effect in machine.step(PUMP, now):
-            if type(effect) is Send and carrier is not None:
+            if type(effect) is Send and type(effect.frame) is Token and carrier is not None:
                 carrier.send(effect)
-                if effect.stream is not None:
-                    touch(effect.stream)
+                touch(effect.frame.id)
             else:
                 self._do(effect)
                 carrier = self.carrier
@@ -165,6 +170,7 @@ class SessionOwner:
         if older is not None:
             older.close(CloseCode.TAKEN_OVER, "taken over by a newer connection")
         self.carrier = carrier
+        self.journal.renew()
         self.step(event)
         if self._checkpointer.state is StoreState.AWAY:
             self.store_level(committed=False)
@@ -173,7 +179,11 @@ class SessionOwner:
         """The connection is gone; if it is not the one that carries the session, nothing happens."""
         if self.carrier is not carrier:
             return
+        self._carried_no_more()
+
+    def _carried_no_more(self) -> None:
         self.carrier = None
+        self.journal.renew()  # from now on its time is running out
         self.step(LinkDown())
 
     # ------------------------------------------------------------ effects
@@ -184,7 +194,8 @@ class SessionOwner:
                 if self.carrier is not None:
                     self.carrier.send(effect)
                 if effect.stream is not None:
-                    self.journal.touch(effect.stream)
+                    ends = isinstance(effect.frame, (Done, ErrorFrame))
+                    self.journal.touch(effect.stream, opening=ends)
             case OpenUpstream(stream, credit):
                 self._open(stream, credit)
             case (
@@ -251,9 +262,15 @@ class SessionOwner:
         carrier, self.carrier = self.carrier, None
         if carrier is not None:
             carrier.close(code, reason)
-            self.step(LinkDown())
+            self._carried_no_more()
 
     # ------------------------------------------------------------ the store
+
+    def bill(self, event: UsageEvent) -> None:
+        """What a stream costs goes to the store with its end."""
+        without_room = self.journal.bill(event)
+        if without_room is not None:
+            self.deps.usage.add(without_room)
 
     def take_write(self) -> SessionWrite | None:
         """What the store has to be told."""
@@ -263,6 +280,8 @@ class SessionOwner:
 
     def stored(self, write: SessionWrite) -> None:
         """A write is in the store."""
+        self._writes_failed = 0
+        self.journal.stored(write)
         for stream in write.streams:
             if stream.ended is not None and stream.id in self._generations:
                 self._generations.pop(stream.id).release()
@@ -272,15 +291,34 @@ class SessionOwner:
             self._generations.clear()
             self.state = OwnerState.GONE
             return
-        opened = tuple(s.id for s in write.streams if s.opened is not None)
         last = write.entries[-1].seq if write.entries else max(0, write.acked - 1)
-        self.step(Stored(last, self.deps.clock.wall_ms(), opened))
+        opened = _opened(write)
+        if opened:
+            self.step(Stored(last, self.deps.clock.wall_ms(), opened))
+        else:
+            self._note_stored(last)
+
+    def _note_stored(self, seq: int) -> None:
+        clock = self.deps.clock
+        effects, tick_at = self.machine.stored(seq, clock.wall_ms(), clock.monotonic())
+        for effect in effects:
+            self._do(effect)
+        if tick_at is not None and self.state is OwnerState.OWNING:
+            self._registry.timers.arm(self, tick_at)
 
     def not_stored(self, write: SessionWrite) -> None:
         """The store is away: nobody waits for it, and everything is written when it is back (§4.4)."""
         self.journal.rewrite()
-        opened = tuple(s.id for s in write.streams if s.opened is not None)
-        self.step(Stored(0, self.deps.clock.wall_ms(), opened))
+        self.step(Stored(0, self.deps.clock.wall_ms(), _opened(write)))
+
+    def not_writable(self) -> None:
+        """The store cannot carry out this session's write: it is written whole, a few times at most."""
+        self._writes_failed += 1
+        if self._writes_failed > WRITES_FAILED_MAX:
+            self.failed()
+            return
+        self.journal.rewrite()
+        self._checkpointer.mark(self)
 
     def store_level(self, *, committed: bool) -> None:
         """The store came or went."""
@@ -308,3 +346,7 @@ class SessionOwner:
         for generation in self._generations.values():
             generation.abandon()
         self._generations.clear()
+
+
+def _opened(write: SessionWrite) -> tuple[str, ...]:
+    return tuple([stream.id for stream in write.streams if stream.opened is not None])

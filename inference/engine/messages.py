@@ -36,6 +36,7 @@ __all__ = [
     "StepOutput",
     "StreamKey",
     "Tokens",
+    "TurnAway",
 ]
 
 
@@ -104,6 +105,13 @@ class Release:
 
 
 @dataclass(frozen=True, slots=True)
+class TurnAway:
+    """Refuse a request that waited at the door: more wait already than may."""
+
+    stream: StreamKey
+
+
+@dataclass(frozen=True, slots=True)
 class CallEnded:
     """The call is over, or broke."""
 
@@ -118,7 +126,7 @@ class Hold:
     on: bool
 
 
-Command = Open | Attach | Credit | Cancel | Release | CallEnded | Hold
+Command = Open | Attach | Credit | Cancel | Release | TurnAway | CallEnded | Hold
 
 
 # ---- outputs

@@ -221,10 +221,11 @@ async def test_usage_waits_for_the_store(world: World) -> None:
         await client.ack()
     assert "s" in client.ends
     await world.commit()
-    assert len(world.gateways[0].deps.usage) == 1
+    assert world.gateways[0].registry.bills_waiting == 1
     flaky(world).away = False
     await world.commit()
     assert [bill["completion_tokens"] for bill in bills(world)] == [20]
+    assert world.gateways[0].registry.bills_waiting == 0
 
 
 async def test_the_checkpointer_commits_by_itself(world: World) -> None:

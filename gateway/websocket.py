@@ -25,7 +25,7 @@ from seedance.protocol.connection import (
 from seedance.protocol.effects import Send
 from seedance.protocol.errors import CloseCode, ErrorCode, ProtocolFault, SeedanceError
 from seedance.protocol.events import LinkUp, LinkWritable, Refused
-from seedance.protocol.frames import ClientFrame, GoAway, Resume
+from seedance.protocol.frames import ClientFrame, Generate, GoAway, Resume
 from seedance.protocol.resume import ResumeFault
 from seedance.protocol.stream import error_frame
 
@@ -201,6 +201,8 @@ class Connection:
 
     def _do(self, effect: ConnectionEffect) -> None:
         match effect:
+            case Deliver(Generate() as asked):
+                self._owner.ask(asked)
             case Deliver(event):
                 if isinstance(event, Refused):
                     self._deps.metrics.rejected.labels(event.error.code.value).inc()
@@ -277,27 +279,28 @@ async def serve_websocket(
         said.flush()
         socket.send_close(CloseCode.PROTOCOL_ERROR, error.message)
         return
-    if not connections.admits:
-        socket.send_close(CloseCode.TOO_MANY_CONNECTIONS, "too many connections")
-        return
-    connection = Connection(
-        deps,
-        registry,
-        socket,
-        who,
-        windowed=chosen is not None,
-        affinity=_affinity(websocket, who),
-        mode=mode,
-        instance_class=instance_class,
-        traceparent=websocket.headers.get("traceparent", ""),
-        speech=said,
-    )
-    with connections.holding(connection):
-        connection.open()
-        try:
-            await _receive(websocket, connection)
-        finally:
-            connection.gone()
+    with deps.tenants.connection(who.tenant) as admitted:
+        if not (admitted and connections.admits):
+            socket.send_close(CloseCode.TOO_MANY_CONNECTIONS, "too many connections")
+            return
+        connection = Connection(
+            deps,
+            registry,
+            socket,
+            who,
+            windowed=chosen is not None,
+            affinity=_affinity(websocket, who),
+            mode=mode,
+            instance_class=instance_class,
+            traceparent=websocket.headers.get("traceparent", ""),
+            speech=said,
+        )
+        with connections.holding(connection):
+            connection.open()
+            try:
+                await _receive(websocket, connection)
+            finally:
+                connection.gone()
 
 
 async def _receive(websocket: WebSocket, connection: Connection) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gateway.deps import GatewayDeps
@@ -40,24 +41,26 @@ class Caller:
 
 
 class Account:
-    """Opened with the request; when each of its generations is closed, everything is written down, once.
+    """Opened with what is asked, if its tenant may; written down when all generations are closed, once.
 
-    There are `choices` generations for each of `prompts`, in that order. A prompt is counted once,
-    whatever the number of its choices: as its first one found it (CASES 89, 90).
+    There are `choices` generations for each of `requests`, in that order. A prompt is counted once,
+    whatever the number of its choices: as its first one found it (CASES 89, 90). Raises `SeedanceError`
+    when the tenant is over a limit.
     """
 
     def __init__(
         self,
         deps: GatewayDeps,
-        request: GenerateRequest,
+        requests: Sequence[GenerateRequest],
         caller: Caller,
         choices: int = 1,
-        prompts: int = 1,
     ) -> None:
-        self.session = _SESSION_PREFIX + (caller.run or secrets.token_hex(12))
+        request, *more = requests
         self._choices = choices
-        self._prompts = [Usage()] * prompts
-        self._running = choices * prompts
+        self._running = choices * len(requests)
+        self._permit = deps.tenants.admit(caller.tenant, request, self._running, more)
+        self.session = _SESSION_PREFIX + (caller.run or secrets.token_hex(12))
+        self._prompts = [Usage()] * len(requests)
         self._framed_tokens = 0
         self._reasons: list[str] = []
         self._deps = deps
@@ -115,6 +118,7 @@ class Account:
             self._write()
 
     def _write(self) -> None:
+        self._permit.close()
         # One generation that fails fails the request, and the others are cancelled for it.
         failures = [r for r in self._reasons if r in _FAILURES]
         cancelled = [r for r in self._reasons if r == _CANCELLED]

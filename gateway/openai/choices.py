@@ -37,7 +37,7 @@ class Choices:
         *,
         credit: int | None,
     ) -> None:
-        account = Account(deps, requests[0], caller, count, len(requests))
+        account = Account(deps, requests, caller, count)
         seed = requests[0].sampling.seed
         seed = secrets.randbits(63) if seed is None else seed
         single = [

@@ -23,6 +23,7 @@ import secrets
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -127,10 +128,13 @@ class Repeats:
             elif isinstance(settled, Response):
                 await settled(scope, recording.receive, recording.send)
             else:
-                known = await self._run(asked.name, recording, make(settled), scope)
+                known = await self._run(asked.name, recording, partial(make, settled), scope)
             if not recording.begun:  # nobody was there for so long that it was given up
                 refusal = _unavailable("it was given up", headers)
                 await refusal(scope, recording.receive, recording.send)
+        except SeedanceError as error:
+            self._deps.metrics.rejected.labels(error.code.value).inc()
+            await error_response(error, headers)(scope, recording.receive, recording.send)
         finally:
             await recording.end()
             self._let_go(asked.name, known=known)
@@ -173,16 +177,19 @@ class Repeats:
         return _unavailable("it still runs at another gateway", headers)
 
     async def _run(
-        self, name: str, recording: Recording, response: GenerationResponse, scope: Scope
+        self, name: str, recording: Recording, make: Callable[[], GenerationResponse], scope: Scope
     ) -> bool:
-        """Run it; whether the store knows what came of it."""
+        """Run it; whether the store knows what came of it. Raises what `make` raises."""
+        complete = False
         try:
+            response = make()
             async with asyncio.TaskGroup() as tasks:
                 renewing = tasks.create_task(self._renew(name))
                 await response(scope, recording.receive, recording.send)
                 renewing.cancel()
+            complete = response.complete
         finally:
-            known = await self._tell(name, recording, complete=response.complete)
+            known = await self._tell(name, recording, complete=complete)
         return known
 
     async def _tell(self, name: str, recording: Recording, *, complete: bool) -> bool:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from gateway.session.journal import Opening
 from gateway.session.usage import StreamFinished
+from gateway.tenants.desk import Permit
 from gateway.upstream.base import Attach, NoInstanceError, Open, StreamHandle, Where
 from mesh.telemetry.names import Attribute, Span
 from mesh.telemetry.tracing import SpanHandle
@@ -66,10 +67,13 @@ class _Phase(Enum):
 
 
 class Generation:
-    """Listens to the instance for one stream of one session."""
+    """Listens to the instance for one stream of one session; `permit` counts it until it ends."""
 
-    def __init__(self, owner: SessionOwner, stream: StreamMachine, opening: Opening) -> None:
+    def __init__(
+        self, owner: SessionOwner, stream: StreamMachine, opening: Opening, permit: Permit
+    ) -> None:
         self.opening = opening
+        self._permit = permit
         self._owner = owner
         self._deps = owner.deps
         self._stream = stream
@@ -131,6 +135,7 @@ class Generation:
     def finish(self, finished: Finished) -> None:
         """The stream is settled: end its span, and write its bill if an instance ever took it."""
         opening, usage = self.opening, finished.usage
+        self._permit.close()
         opening.settled(self._stream.end, usage)
         prompt = usage.prompt_tokens or opening.prompt_tokens
         event = StreamFinished(
@@ -166,6 +171,7 @@ class Generation:
     def release(self) -> None:
         """Its end is in the store: the instance may forget it."""
         self._stop_retrying()
+        self._permit.close()
         if self._handle is not None:
             self._handle.release()
         self._phase, self._handle, self._listening = _Phase.OVER, None, None
@@ -173,6 +179,7 @@ class Generation:
     def abandon(self) -> None:
         """This owner was fenced, or drains: not a word to the instance."""
         self._leave()
+        self._permit.close()
         self._phase = _Phase.OVER
         if self._stream.state not in (StreamState.SETTLED, StreamState.ENDED):
             self._span.end()  # else `finish` has
@@ -290,6 +297,7 @@ class Generation:
             len(self._stream.text.token_ids),
             traceparent=self._span.traceparent,
             credit=self._credit,
+            tenant=self._owner.identity.tenant,
         )
         self._handle = self._deps.upstream.attach(instance, spec, self._ear())
 

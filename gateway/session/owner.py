@@ -10,6 +10,7 @@ from gateway.session.generation import Generation
 from gateway.session.identity import SessionIdentity
 from gateway.session.journal import Journal, Opening
 from gateway.store.base import SessionWrite, UsageEvent
+from gateway.tenants.desk import Permit
 from seedance.protocol.delivery import LinkState
 from seedance.protocol.effects import (
     CancelUpstream,
@@ -23,16 +24,17 @@ from seedance.protocol.effects import (
     Send,
     SessionOver,
 )
-from seedance.protocol.errors import CloseCode
+from seedance.protocol.errors import CloseCode, SeedanceError
 from seedance.protocol.events import (
     LinkDown,
     Pump,
+    Refused,
     SessionEvent,
     Stored,
     StoreLevel,
     Tick,
 )
-from seedance.protocol.frames import Done, ErrorFrame, Token
+from seedance.protocol.frames import Done, ErrorFrame, Generate, Token
 from seedance.protocol.session import SessionMachine, SessionState
 
 if TYPE_CHECKING:
@@ -106,6 +108,8 @@ class SessionOwner:
         self._generations: dict[str, Generation] = {}
         self.pumping = False
         self._writes_failed = 0
+        # Of the request that the machine is being asked for.
+        self._permit: Permit | None = None
 
     # ------------------------------------------------------------ events
 
@@ -119,6 +123,20 @@ class SessionOwner:
         if self.machine.state is SessionState.LIVE:
             self._checkpointer.mark(self)
         self._arm(now)
+
+    def ask(self, frame: Generate) -> None:
+        """A request, if its tenant may make one more; an id that the session has is no new one (§3)."""
+        if not self.machine.streams.knows(frame.id):
+            try:
+                self._permit = self.deps.tenants.admit(self.identity.tenant, frame.request)
+            except SeedanceError as refusal:
+                self.deps.metrics.rejected.labels(refusal.code.value).inc()
+                self.step(Refused(refusal, frame.id))
+                return
+        self.step(frame)
+        if self._permit is not None:  # the session itself would not have it
+            self._permit.close()
+            self._permit = None
 
     def hear(self, event: SessionEvent) -> None:
         """As `step`, for what instances say: its text leaves at the end of this turn of the loop."""
@@ -242,7 +260,9 @@ class SessionOwner:
             machine.wants.traceparent or carried,
             reused=self.machine.streams.forgets,
         )
-        generation = Generation(self, machine, opening)
+        permit, self._permit = self._permit, None
+        permit = permit or self.deps.tenants.adopt(self.identity.tenant)
+        generation = Generation(self, machine, opening, permit)
         self._generations[stream] = generation
         self.journal.touch(stream, opening=True)
         # With the store away nothing waits for it (§4.4).
@@ -252,7 +272,8 @@ class SessionOwner:
     def adopt(self, stream: str, opening: Opening) -> None:
         """A stream of a former owner, out of the store."""
         machine = self.machine.streams.live[stream]
-        self._generations[stream] = Generation(self, machine, opening)
+        permit = self.deps.tenants.adopt(self.identity.tenant)
+        self._generations[stream] = Generation(self, machine, opening, permit)
 
     def _opening(self, stream: str) -> Opening | None:
         generation = self._generations.get(stream)

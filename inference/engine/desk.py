@@ -73,6 +73,7 @@ def _generation(
         answer_ids=answer.ids,
         arrival=arrival,
         tenant=command.tenant,
+        weight=command.weight,
         priority=request.priority,
         deadline=arrival + request.deadline_ms / 1e3 if request.deadline_ms else math.inf,
         # A direct caller cannot choose its salt, nor can a tenant of the mesh be called like one.

@@ -55,7 +55,8 @@ class Open:
     """Begin a generation, or continue one from a forced prefix.
 
     `generation` is its name across calls. `lasting`: it outlives its call (a gateway's); else the
-    end of the call cancels it. `credit` None: unlimited.
+    end of the call cancels it. `credit` None: unlimited. `weight` is the tenant's share; 0: this
+    instance's own settings say it.
     """
 
     stream: StreamKey
@@ -65,6 +66,7 @@ class Open:
     marks: Marks
     epoch: int = 0
     tenant: str = "direct"
+    weight: float = 0.0
     forced_ids: tuple[int, ...] = ()
     credit: int | None = None
     traceparent: str = ""

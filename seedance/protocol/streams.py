@@ -86,6 +86,10 @@ class StreamSet:
 
     # ------------------------------------------------------------ asked by the client
 
+    def knows(self, name: str | None) -> bool:
+        """Whether the session has, or remembers, a stream of that id: it will not be run again (§3)."""
+        return name in self.live or name in self.ended
+
     def generate(self, frame: Generate, now: float) -> bool:
         """Open a stream, or answer a repeated id (§3); whether one was opened."""
         frame = frame if frame.id else replace(frame, id=self._new_id())

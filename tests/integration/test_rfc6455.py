@@ -133,7 +133,7 @@ async def test_frames_in_any_cut_of_tcp(gateway: GatewayUnderTest) -> None:
 
 
 async def test_lengths_of_each_form(gateway: GatewayUnderTest) -> None:
-    """§5.2: lengths in 7, 16 and 64 bits; the message is read whole."""
+    """§5.2, CASES 39: lengths in 7, 16 and 64 bits; 1 MiB is read whole, one byte more is 1009."""
     for size in (125, 126, 127, 128, 65_535, 65_536, 1024 * 1024):
         padding = size - len(HELLO) - len(b',"x":""')
         message = HELLO[:-1] + b',"x":"' + b"x" * padding + b'"}'

@@ -108,7 +108,7 @@ class GatewayProcess:
             settings.settings,
             self.clock,
             remote,
-            self.pool,
+            settings.upstream,
             _tracing(),
             _metrics(),
             settings.authenticator,

@@ -278,3 +278,25 @@ async def test_a_key_that_is_none(key: str) -> None:
     assert (response.status_code, response.json()["error"]["param"]) == (400, "Idempotency-Key")
     assert not api.upstream.opened
     await api.client.aclose()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_over_a_limit_is_not_remembered(
+    stream: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tenant over its limit is told so under a key, too, and may ask again under it, anywhere."""
+    async with running_mesh() as mesh:
+        slow = SeedanceError(ErrorCode.RATE_LIMITED, "too fast", retry_after_ms=500)
+        with monkeypatch.context() as limited:
+            limited.setattr(mesh.one.deps.tenants, "admit", _raising(slow))
+            refused = await mesh.one.chat(KEY, stream=stream)
+        assert (refused.status_code, refused.headers["Retry-After-Ms"]) == (429, "500")
+        assert (await mesh.other.chat(KEY, stream=stream)).status_code == 200
+        assert mesh.runs == 1
+
+
+def _raising(error: SeedanceError) -> Any:
+    def admit(*_: Any) -> None:
+        raise error
+
+    return admit

@@ -155,18 +155,9 @@ class Generation:
         )
         self._deps.metrics.requests.labels("websocket", finished.reason).inc()
         if opening.model:  # what no instance took costs nothing
-            self._owner.bill(event.event(reused=opening.reused))
-        self._span.set(
-            {
-                Attribute.RESPONSE_MODEL: opening.model,
-                Attribute.INSTANCE: opening.instance,
-                Attribute.FINISH_REASONS: (finished.reason,),
-                Attribute.INPUT_TOKENS: prompt,
-                Attribute.OUTPUT_TOKENS: usage.completion_tokens,
-            }
-        )
-        failed = finished.reason in {code.value for code in ErrorCode}
-        self._span.end(error=finished.reason if failed else None)
+            self._owner.journal.bill(event.event(reused=opening.reused))
+        self._owner.journal.touch(self._stream.id, opening=True)
+        _end_span(self._span, opening, finished, prompt)
 
     def release(self) -> None:
         """Its end is in the store: the instance may forget it."""
@@ -342,6 +333,20 @@ def _begin_span(owner: SessionOwner, stream: StreamMachine, opening: Opening) ->
     return owner.deps.tracing.start(
         Span.GENERATE, opening.traceparent, kind="server", attributes=attributes
     )
+
+
+def _end_span(span: SpanHandle, opening: Opening, finished: Finished, prompt: int) -> None:
+    span.set(
+        {
+            Attribute.RESPONSE_MODEL: opening.model,
+            Attribute.INSTANCE: opening.instance,
+            Attribute.FINISH_REASONS: (finished.reason,),
+            Attribute.INPUT_TOKENS: prompt,
+            Attribute.OUTPUT_TOKENS: finished.usage.completion_tokens,
+        }
+    )
+    failed = finished.reason in {code.value for code in ErrorCode}
+    span.end(error=finished.reason if failed else None)
 
 
 class _Ear:

@@ -7,15 +7,17 @@ import contextlib
 import secrets
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from gateway.app import build_app
 from gateway.auth import Authenticator, allowed_origins, parse_keys
 from gateway.config import GatewaySettings
 from gateway.connections import Connections
 from gateway.deps import GatewayDeps
+from gateway.metering.meter import UsageMeter
+from gateway.metering.spool import Spool
 from gateway.server import GatewayServer, bind
 from gateway.session.registry import SessionRegistry
-from gateway.session.usage import UsageOutbox
 from gateway.store.base import SessionStore
 from gateway.store.memory import MemoryStore
 from gateway.store.redis import RedisStore
@@ -40,6 +42,15 @@ def _store(settings: GatewaySettings, clock: Clock) -> SessionStore:
     if not settings.redis:
         return MemoryStore(clock, settings.resume_ttl_s)
     return RedisStore(settings.redis, clock, settings.resume_ttl_s)
+
+
+def _spool(settings: GatewaySettings) -> Spool | None:
+    if not settings.usage_spool:
+        return None
+    try:
+        return Spool(Path(settings.usage_spool), secrets.token_hex(8))
+    except OSError as error:
+        exit_with(f"cannot use the folder of --usage-spool ({error.strerror})")
 
 
 def _membership(settings: GatewaySettings, clock: Clock) -> MembershipSource:
@@ -96,8 +107,9 @@ async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
         tracing,
         metrics,
         _authenticator(settings, store),
-        UsageOutbox(store),
+        UsageMeter(store, clock, _spool(settings)),
     )
+    await deps.usage.take_up()
     registry = SessionRegistry(deps)
     connections = Connections(settings.connections_max)
     server = GatewayServer(build_app(deps, registry, connections), settings, connections, clock)
@@ -113,6 +125,7 @@ async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
         await registry.close()
         for task in housekeeping:
             task.cancel()
+    await deps.usage.close()
     await store.close()
     tracing.close()
 

@@ -59,7 +59,7 @@ def _health(
             "seedance_gateway_connections": ("WebSockets open now.", lambda: len(connections)),
             "seedance_gateway_sessions": ("Sessions owned now.", lambda: len(registry)),
             "seedance_gateway_usage_waiting": (
-                "Usage events that are not in the store yet.",
+                "Usage events that the ledger is not known to have.",
                 lambda: len(deps.usage),
             ),
         },

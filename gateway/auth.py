@@ -207,6 +207,16 @@ class Authenticator:
             return decided
         return self._anonymous or Refusal.UNAUTHORIZED
 
+    def tenant_shown(self, headers: Headers, subprotocols: Sequence[str] = ()) -> str | None:
+        """The tenant whose key is shown, also by somebody who was refused: the bill's business only."""
+        for shown in headers.getlist("authorization"):
+            match = _BEARER.fullmatch(shown)
+            if match:
+                return self._tenant_of(match[1])
+        items = [item for item in subprotocols if item.startswith(AUTH_ITEM)]
+        key = _key_of_item(items[0]) if items else None
+        return self._tenant_of(key) if key else None
+
     def _from_headers(self, headers: Headers, query: QueryParams) -> Principal | Refusal | None:
         """What Origin, query and Authorization decide; None: they leave it open."""
         origins = headers.getlist("origin")

@@ -51,6 +51,11 @@ class GatewaySettings(ServiceSettings):
         10_000, ge=1, description="WebSockets at once; one more is closed with 4429."
     )
 
+    usage_spool: str = Field(
+        "",
+        max_length=4096,
+        description="Folder for usage events until the ledger has them; empty: memory only.",
+    )
     metering: str = Field("", description="Metering's query service, `host:port`; empty: none.")
     keys: SecretStr = Field(
         SecretStr(""), description="API keys: `tenant:SHA-256 of the key in hex` each."

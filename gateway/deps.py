@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from gateway.auth import Authenticator
 from gateway.config import GatewaySettings
-from gateway.session.usage import UsageOutbox
+from gateway.metering.meter import UsageMeter
 from gateway.store.base import SessionStore
 from gateway.upstream.backoff import RetryBudget
 from gateway.upstream.base import Upstream
@@ -28,5 +28,5 @@ class GatewayDeps:
     tracing: Tracing
     metrics: GatewayMetrics
     authenticator: Authenticator
-    usage: UsageOutbox
+    usage: UsageMeter
     retries: RetryBudget = field(default_factory=RetryBudget)

@@ -9,6 +9,8 @@ from starlette.datastructures import QueryParams
 from starlette.responses import Response
 
 from gateway.auth import REFUSALS, Principal, Refusal
+from gateway.metering.connection import MeteredSocket
+from gateway.metering.events import request_name
 from gateway.session.identity import new_identity
 from gateway.session.owner import SessionOwner
 from gateway.subprotocols import SUBPROTOCOLS, JsonSpeech, Speech, speech
@@ -25,7 +27,7 @@ from seedance.protocol.connection import (
 from seedance.protocol.effects import Send
 from seedance.protocol.errors import CloseCode, ErrorCode, ProtocolFault, SeedanceError
 from seedance.protocol.events import LinkUp, LinkWritable, Refused
-from seedance.protocol.frames import ClientFrame, GoAway, Resume
+from seedance.protocol.frames import ClientFrame, Generate, GoAway, Resume
 from seedance.protocol.resume import ResumeFault
 from seedance.protocol.stream import error_frame
 
@@ -40,7 +42,7 @@ MODES = ("token", "connection", "concurrent")
 INSTANCE_CLASS_LENGTH_MAX = 64
 
 
-class Socket(Protocol):
+class Socket(MeteredSocket, Protocol):
     """What a connection needs of its WebSocket (`gateway.ws_protocol`)."""
 
     input_at: float
@@ -134,11 +136,24 @@ class Connection:
             await self._socket.give_way()
 
     async def _take(self, frame: ClientFrame | SeedanceError) -> None:
+        if isinstance(frame, Generate) or (isinstance(frame, SeedanceError) and frame.of_generate):
+            self._count(frame)
         for effect in self._machine.frame(frame):
             if isinstance(effect, TakeOver):
                 await self._take_over(effect.resume)
             else:
                 self._do(effect)
+
+    def _count(self, asked: Generate | SeedanceError) -> None:
+        """One request more; one that names its stream is the same one when it is told again."""
+        usage, tenant = self._deps.usage, self._principal.tenant
+        if isinstance(asked, SeedanceError):
+            usage.request(tenant, asked.code.value)
+        elif asked.id is None:
+            usage.request(tenant)
+        else:
+            session = self._owner.identity.session
+            usage.request(tenant, name=request_name(session, asked.id))
 
     def on_time(self, now: float) -> None:
         """The connection's own deadline may have come (called by the timer wheel)."""
@@ -260,6 +275,7 @@ async def serve_websocket(
     chosen = next((item for item in offered if item in SUBPROTOCOLS), None)
     who = await deps.authenticator.connect(websocket.headers, websocket.query_params, offered)
     if isinstance(who, Refusal):
+        deps.usage.refused(deps.authenticator.tenant_shown(websocket.headers, offered))
         await _refuse(websocket, who, chosen)
         return
     await websocket.accept(subprotocol=chosen)
@@ -275,6 +291,7 @@ async def serve_websocket(
     if not connections.admits:
         socket.send_close(CloseCode.TOO_MANY_CONNECTIONS, "too many connections")
         return
+    deps.usage.connected(socket, who.tenant, mode)
     connection = Connection(
         deps,
         registry,

@@ -23,6 +23,7 @@ from metering.config import MeteringSettings
 from metering.consumer import UsageConsumer
 from metering.invoice.billing import Billing
 from metering.invoice.desk import BillingDesk
+from metering.leases import LeaseKeeper
 from metering.ledger import Ledger, LedgerUnavailableError
 from metering.plan_shelf import PlanShelf
 from metering.plans.document import PlanError
@@ -77,6 +78,7 @@ async def serve(settings: MeteringSettings, stop: asyncio.Event) -> None:
         tracing=tracing,
         metrics=metrics,
     )
+    leases = LeaseKeeper(settings.redis, ledger, SystemClock())
     with contextlib.suppress(LedgerUnavailableError):  # they wait for the next start
         await ledger.take_up_refused()
     rpc = RpcServer([metering_pb2.DESCRIPTOR.services_by_name["Metering"].full_name])
@@ -89,9 +91,11 @@ async def serve(settings: MeteringSettings, stop: asyncio.Event) -> None:
         sys.stdout.flush()
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(consumer.run(stop))
+        tasks.create_task(leases.run(stop))
         await stop.wait()
         await rpc.drain(settings.drain_grace_s)
     await consumer.close()
+    await leases.close()
     ledger.close()
     stop_metrics()
     tracing.close()

@@ -84,6 +84,7 @@ class UsageEvent(
     ended_ms: Moment
     attempts: Annotated[tuple[Attempt, ...], msgspec.Meta(max_length=ATTEMPTS_MAX)] = ()
     traceparent: Text = ""
+    gateway: Text = ""
     computed_tokens: Count | None = None
     discarded_tokens: Count | None = None
     acknowledged_tokens: Count | None = None
@@ -141,6 +142,7 @@ class RequestMade(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
     tenant: Name
     at_ms: Moment
     outcome: Name
+    gateway: Text = ""
     idempotency_id: Text = ""
 
 

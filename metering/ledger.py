@@ -32,8 +32,13 @@ class LedgerUnavailableError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a batch: events new to the ledger, how many it had, reasons of refusals."""
+    """What became of a batch.
 
+    `told`: the events in it, each once, which the ledger has now; `recorded`: those that were new;
+    `duplicates`: tellings of what it had; `refusals`: why the others are kept aside.
+    """
+
+    told: tuple[Event, ...] = ()
     recorded: tuple[Event, ...] = ()
     duplicates: int = 0
     refusals: tuple[str, ...] = field(default=())
@@ -72,7 +77,14 @@ class Ledger:
                     events.setdefault(item.id, item)
         new = self._store.write(tuple(events.values()), tuple(refused.values()))
         recorded = tuple(event for id_, event in events.items() if id_ in new)
-        return Outcome(recorded, told - len(recorded), tuple(refusals))
+        return Outcome(tuple(events.values()), recorded, told - len(recorded), tuple(refusals))
+
+    async def record_events(self, events: Sequence[Event]) -> frozenset[str]:
+        """Take events of metering's own, with distinct ids; returns those that were new.
+
+        Raises `LedgerUnavailableError`.
+        """
+        return await self.run(lambda: self._store.write(events, ()))
 
     async def usage(
         self, tenant: str, from_ms: int = 0, until_ms: int | None = None

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gateway.deps import GatewayDeps
-from gateway.session.usage import StreamFinished
+from gateway.metering.events import Attempt, StreamFinished
+from gateway.metering.stream import Counts, discarded_of
 from gateway.upstream.base import UpstreamAccepted
 from mesh.telemetry.names import Attribute, Span
 from mesh.telemetry.tracing import SpanHandle
@@ -49,8 +51,8 @@ class Account:
         self.session = _SESSION_PREFIX + secrets.token_hex(12)
         self.usage = Usage()
         self._open_choices = choices
-        self._framed_tokens = 0
-        self._reasons: list[str] = []
+        self._choices: list[Counts] = []
+        self._attempts: list[Attempt] = []
         self._deps = deps
         self._tenant = caller.tenant
         self._model = request.model
@@ -89,22 +91,24 @@ class Account:
             prompt_tokens = usage.prompt_tokens or self.usage.prompt_tokens
             self.usage = Usage(prompt_tokens, usage.cached_tokens)
 
-    def close(self, framed_tokens: int, reason: str) -> None:
-        """A choice is over: `framed_tokens` reached the answer and are billed (§4.9).
+    def close(self, counts: Counts, attempts: Sequence[Attempt] = ()) -> None:
+        """A choice is over: the framed tokens reached the answer and are billed (§4.9).
 
-        `reason`: a finish reason or an error's code. What no instance took costs nothing.
+        `attempts` divide them when more than one instance made them. What no instance took costs
+        nothing.
         """
-        self._framed_tokens += framed_tokens
-        self._reasons.append(reason)
+        self._choices.append(counts)
+        self._attempts += attempts or (Attempt(self._model, self._instance, counts.framed),)
         self._open_choices -= 1
         if not self._open_choices:
             self._write()
 
     def _write(self) -> None:
         # One choice that fails fails the request, and the others are cancelled for it.
-        failures = [r for r in self._reasons if r in _FAILURES]
-        cancelled = [r for r in self._reasons if r == _CANCELLED]
-        reason = next(iter(failures or cancelled or self._reasons))
+        reasons = [choice.reason for choice in self._choices]
+        failures = [r for r in reasons if r in _FAILURES]
+        cancelled = [r for r in reasons if r == _CANCELLED]
+        reason = next(iter(failures or cancelled or reasons))
         self._deps.metrics.requests.labels("http", reason).inc()
         self._span.set(
             {
@@ -112,12 +116,16 @@ class Account:
                 Attribute.INSTANCE: self._instance,
                 Attribute.FINISH_REASONS: (reason,),
                 Attribute.INPUT_TOKENS: self.usage.prompt_tokens,
-                Attribute.OUTPUT_TOKENS: self._framed_tokens,
+                Attribute.OUTPUT_TOKENS: self._framed,
             }
         )
         self._span.end(error=reason if failures else None)
         if self._instance:
             self._deps.usage.add(self._bill(reason).event())
+
+    @property
+    def _framed(self) -> int:
+        return sum(choice.framed for choice in self._choices)
 
     def _bill(self, reason: str) -> StreamFinished:
         # By the monotonic clock, lest a step of the wall clock makes it end before it began.
@@ -131,10 +139,14 @@ class Account:
             finish_reason=reason,
             prompt_tokens=self.usage.prompt_tokens,
             cached_tokens=self.usage.cached_tokens,
-            completion_tokens=self._framed_tokens,
+            completion_tokens=self._framed,
             started_ms=self._started_ms,
             ended_ms=self._started_ms + took_ms,
             traceparent=self.traceparent,
+            computed_tokens=_sum_if_told(choice.computed for choice in self._choices),
+            discarded_tokens=sum(discarded_of(choice) for choice in self._choices),
+            attempts=_by_instance(self._attempts),
+            gateway=self._deps.usage.gateway,
         )
 
     def _begin_span(self, request: GenerateRequest, caller: Caller) -> SpanHandle:
@@ -152,3 +164,23 @@ class Account:
         return self._deps.tracing.start(
             Span.GENERATE, caller.traceparent, kind="server", attributes=attributes
         )
+
+
+def _sum_if_told(counts: Iterable[int | None]) -> int | None:
+    total = 0
+    for count in counts:
+        if count is None:
+            return None
+        total += count
+    return total
+
+
+def _by_instance(attempts: Iterable[Attempt]) -> tuple[Attempt, ...]:
+    """One attempt for each model and instance; empty when there was only one."""
+    sums: dict[tuple[str, str], int] = {}
+    for attempt in attempts:
+        who = (attempt.model, attempt.instance)
+        sums[who] = sums.get(who, 0) + attempt.completion_tokens
+    if len(sums) == 1:
+        return ()
+    return tuple(Attempt(*who, tokens) for who, tokens in sums.items())

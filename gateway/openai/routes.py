@@ -33,6 +33,8 @@ __all__ = ["BODY_BYTES_MAX", "openai_routes"]
 BODY_BYTES_MAX = 1024 * 1024
 # A whole body over a slow line takes less; one that never comes holds a connection no longer.
 BODY_WITHIN_S = 60.0
+IDEMPOTENCY_HEADER = "Idempotency-Key"
+IDEMPOTENCY_LENGTH_MAX = 256
 CANARY_HEADER = "X-Canary"
 TRACEPARENT_HEADER = "traceparent"
 
@@ -110,6 +112,8 @@ async def _guarded(deps: GatewayDeps, request: Request, answer: Answer) -> Respo
     principal = deps.authenticator.request(request.headers, request.query_params)
     if isinstance(principal, Refusal):
         deps.metrics.rejected.labels(ErrorCode.UNAUTHORIZED.value).inc()
+        if request.method == "POST":
+            deps.usage.refused(deps.authenticator.tenant_shown(request.headers))
         return refusal_response(principal, headers)
     try:
         return await answer(request, principal, headers)
@@ -147,7 +151,16 @@ def _json(body: Any, headers: Mapping[str, str]) -> Response:
 
 def _generate(deps: GatewayDeps, face: _Face) -> Answer:
     async def answer(request: Request, principal: Principal, headers: dict[str, str]) -> Response:
-        asked = face.read(await _body(request), request.headers)
+        try:
+            asked = face.read(await _body(request), request.headers)
+        except SeedanceError as error:
+            deps.usage.request(principal.tenant, error.code.value)
+            raise
+        except _BodyError:
+            deps.usage.request(principal.tenant, ErrorCode.BAD_REQUEST.value)
+            raise
+        name = request.headers.get(IDEMPOTENCY_HEADER, "")
+        deps.usage.request(principal.tenant, idempotency_id=name[:IDEMPOTENCY_LENGTH_MAX])
         caller = Caller(
             tenant=principal.tenant,
             affinity=_affinity(request, principal, asked),

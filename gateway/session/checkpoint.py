@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from gateway.session.usage import UsageOutbox
+from gateway.metering.meter import UsageMeter
 from gateway.store.base import (
     OWNER_RENEW_S,
     CommitResult,
@@ -54,7 +54,7 @@ class Checkpointer:
     def __init__(
         self,
         store: SessionStore,
-        usage: UsageOutbox,
+        usage: UsageMeter,
         clock: Clock,
         tracing: Tracing,
         interval_s: float,
@@ -106,6 +106,7 @@ class Checkpointer:
     async def _commit(self) -> None:
         self._wake.clear()
         self._renew_if_due()
+        await self._usage.save()
         try:
             await self._check_mark()
             await self._usage.flush()

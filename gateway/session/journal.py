@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from gateway.metering.stream import FormerAttempt
 from gateway.session.identity import SessionIdentity
 from gateway.store.base import LogEntry, SessionWrite, StreamWrite
 from seedance.protocol.errors import ErrorCode, SeedanceError
@@ -29,7 +30,7 @@ class Opening:
 
     `prompt_tokens` and `token_quota` are the first instance's word, once it has taken the stream.
     `end` is how it was settled and billed, while its client is not there to be told. `reused`: the session
-    has forgotten ends (§3), and the stream's id may be one of theirs.
+    has forgotten ends (§3), and the stream's id may be one of theirs. `former`: attempts before this one.
     """
 
     wants: Generate
@@ -42,6 +43,7 @@ class Opening:
     token_quota: int = 0
     end: UpstreamDone | UpstreamFailed | None = None
     reused: bool = False
+    former: list[FormerAttempt] = field(default_factory=list)
 
     def settled(self, end: UpstreamDone | UpstreamFailed | None, usage: Usage) -> None:
         """It has ended, at this price."""
@@ -61,6 +63,7 @@ class Opening:
                 "token_quota": self.token_quota,
                 "end": _write_end(self.end),
                 "reused": self.reused,
+                "former": self.former,
             },
             separators=(",", ":"),
         ).encode()
@@ -83,6 +86,7 @@ class Opening:
             fields["token_quota"],
             _read_end(fields.get("end")),
             fields.get("reused", False),
+            [(model, instance, tokens) for model, instance, tokens in fields.get("former", ())],
         )
 
 

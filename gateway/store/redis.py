@@ -26,13 +26,16 @@ from gateway.store.base import (
     SESSION_ID,
     SWEEP_RETRY_S,
     CommitResult,
+    GatewayLease,
     SessionWrite,
     StoredSession,
     StoreUnavailableError,
     UsageEvent,
+    UsageMarks,
 )
 from gateway.store.belief import SETTLE_S, StoreBelief
 from gateway.store.codec import SCRIPTS, Argument, commit_arguments, read_claimed, session_key
+from gateway.store.meeting import MEETING_REPLIES, meeting_commands, read_marks
 from mesh.clock import Clock
 from mesh.store import COMMAND_TIMEOUT_S, USAGE_PAYLOAD_FIELD, USAGE_STREAM, open_store
 
@@ -45,8 +48,6 @@ _log = logging.getLogger("gateway.store")
 COMMIT_SESSIONS_MAX = 256
 # Deadlines are spread over several keys, so that a cluster's nodes share them.
 DEADLINE_SHARDS = 8
-# Usage events wait here while metering is away; about this many are kept.
-USAGE_EVENTS_MAX = 1_000_000
 
 _GENERATION_KEY = "seedance:generation"
 _SHA = {name: hashlib.sha1(text.encode()).hexdigest() for name, text in SCRIPTS.items()}  # noqa: S324 - the server's own name for a script
@@ -141,10 +142,15 @@ class RedisStore:
 
     async def add_usage(self, events: Sequence[UsageEvent]) -> None:
         """Append to the usage stream; see the base."""
-        head = ("XADD", USAGE_STREAM, "MAXLEN", "~", USAGE_EVENTS_MAX, "*")
+        head = ("XADD", USAGE_STREAM, "*")
         await self._run(
             [(*head, "id", event.id, USAGE_PAYLOAD_FIELD, event.payload) for event in events]
         )
+
+    async def meet_metering(self, lease: GatewayLease) -> UsageMarks:
+        """Renew a lease and take the marks; see the base."""
+        commands = meeting_commands(lease)
+        return read_marks((await self._run(commands))[-MEETING_REPLIES:])
 
     async def put_ticket(self, ticket: str, value: bytes, ttl_s: float) -> None:
         """Keep a ticket; see the base."""

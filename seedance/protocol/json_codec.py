@@ -192,6 +192,7 @@ def generate_of(body: dict[str, Any]) -> Generate:
         delivery = fields.read(body, _DELIVERY)
     except SeedanceError as refusal:
         refusal.stream_id = stream_id
+        refusal.of_generate = True
         raise
     return Generate(id=stream_id, request=request, bare="type" not in body, **delivery)
 

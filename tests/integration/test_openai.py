@@ -24,6 +24,7 @@ from seedance.v2 import metering_pb2_grpc
 from tests.support.billing_desk import open_desk
 from tests.support.fake_upstream import MODEL, FakeCluster, FakeUpstream
 from tests.support.gateway_under_test import GatewayUnderTest, running_gateway
+from tests.support.told_usage import stream_bills
 from tests.support.usage_events import usage_payload
 from tests.support.waiting import wait_until
 
@@ -153,9 +154,9 @@ async def test_client_that_goes_away(stream: bool, leave: Any) -> None:
         await wait_until(lambda: held.cancelled)
         cluster.step()
         usage = gateway.deps.store.usage  # type: ignore[attr-defined]
-        await wait_until(lambda: usage)
+        await wait_until(lambda: stream_bills(usage))
         assert cluster.running == 0
-        (bill,) = (json.loads(event.payload) for event in usage)
+        (bill,) = stream_bills(usage)
         assert (bill["finish_reason"], bill["prompt_tokens"]) == ("cancelled", 7)
         # Framed is what was sent, whatever of it arrived; nothing was computed after the end.
         assert cluster.computed == 10
@@ -184,7 +185,7 @@ async def test_a_drain_lets_an_answer_finish(monkeypatch: pytest.MonkeyPatch) ->
         assert b"[DONE]" in answer
         await gateway.deps.usage.flush()
         usage = gateway.deps.store.usage  # type: ignore[attr-defined]
-        (bill,) = (json.loads(event.payload) for event in usage)
+        (bill,) = stream_bills(usage)
         assert (bill["finish_reason"], bill["completion_tokens"]) == ("stop", 10)
 
 

@@ -17,9 +17,10 @@ from gateway.auth import Authenticator, allowed_origins, parse_keys
 from gateway.config import GatewaySettings
 from gateway.connections import Connections
 from gateway.deps import GatewayDeps
+from gateway.metering.meter import UsageMeter
+from gateway.metering.spool import Spool
 from gateway.server import GatewayServer, bind
 from gateway.session.registry import SessionRegistry
-from gateway.session.usage import UsageOutbox
 from gateway.store.base import SessionStore
 from gateway.store.memory import MemoryStore
 from gateway.tickets import Tickets
@@ -38,6 +39,7 @@ def make_deps(
     store: SessionStore | None = None,
     clock: Clock | None = None,
     tracing: Tracing | None = None,
+    spool: Spool | None = None,
     **settings: Any,
 ) -> GatewayDeps:
     """Collaborators for a test: anonymous callers are let in."""
@@ -59,7 +61,7 @@ def make_deps(
         tracing or Tracing("gateway", "test"),
         GatewayMetrics(),
         authenticator,
-        UsageOutbox(store),
+        UsageMeter(store, clock, spool),
     )
 
 

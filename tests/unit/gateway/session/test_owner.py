@@ -14,6 +14,7 @@ from mesh.telemetry.metrics import render
 from seedance.protocol.errors import ErrorCode, SeedanceError
 from tests.support.asked_world import TEXT, asked, bills, finish, flaky, flaky_world
 from tests.support.session_world import World
+from tests.support.told_usage import kept_events, stream_bills
 from tests.support.waiting import wait_until
 
 
@@ -221,7 +222,7 @@ async def test_usage_waits_for_the_store(world: World) -> None:
         await client.ack()
     assert "s" in client.ends
     await world.commit()
-    assert len(world.gateways[0].deps.usage) == 1
+    assert len(stream_bills(kept_events(world.gateways[0].deps.usage.outbox))) == 1
     flaky(world).away = False
     await world.commit()
     assert [bill["completion_tokens"] for bill in bills(world)] == [20]

@@ -21,6 +21,7 @@ from mesh.store import USAGE_PAYLOAD_FIELD, USAGE_STREAM, committed_key, open_st
 from mesh.telemetry.metrics import MeteringMetrics
 from mesh.telemetry.names import Attribute, Span
 from mesh.telemetry.tracing import Tracing
+from metering.conservation import Conservation
 from metering.event import UsageEvent
 from metering.ledger import Ledger, LedgerUnavailableError, Outcome
 
@@ -60,6 +61,7 @@ class UsageConsumer:
         clock: Clock,
         tracing: Tracing,
         metrics: MeteringMetrics,
+        conservation: Conservation,
     ) -> None:
         self._redis = open_store(redis_url)
         self._name = name
@@ -67,6 +69,7 @@ class UsageConsumer:
         self._clock = clock
         self._tracing = tracing
         self._metrics = metrics
+        self._conservation = conservation
         self._claim_at = 0.0
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -161,6 +164,7 @@ class UsageConsumer:
         count.labels("refused").inc(len(outcome.refusals))
         for reason in outcome.refusals:
             _LOG.warning("a usage entry was refused and kept aside: %s", reason)
+        self._conservation.check(outcome.recorded)
         for event in outcome.recorded:
             if isinstance(event, UsageEvent):
                 self._record_span(event, read_ms)

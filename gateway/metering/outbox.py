@@ -1,8 +1,8 @@
 """Usage events between their making and metering's word that the ledger has them.
 
-    add ──► unsaved ──save──► unsent ──sent──► waiting ──committed──► gone
-                                 ▲               │
-                                 └────missing────┘
+    add, hold ──► unsent ──sent──► waiting ──committed──► gone
+                    ▲                 │
+                    └─────missing─────┘
 
 An event is missing when it was told, is not in the ledger, and everything that waits in the usage
 stream was told later: the store has lost it. It is told again; the ledger takes each id once.
@@ -66,6 +66,15 @@ class Outbox:
         self._kept[event.id] = self._unsent[event.id] = kept
         if self._spool is not None:
             self._unsaved.append(kept)
+
+    def hold(self, event: UsageEvent) -> None:
+        """Keep an event that is told together with what it belongs to: `sent`, `drop` or `add` follows."""
+        self.add(event)
+        del self._unsent[event.id]
+
+    def drop(self, names: Iterable[str]) -> None:
+        """Somebody else tells these."""
+        self.committed(names)
 
     def _give_up(self, name: str) -> None:
         kept = self._kept.pop(name)

@@ -40,6 +40,7 @@ TRACEPARENT_HEADER = "traceparent"
 
 # Unix milliseconds until the year 5138; a longer number is refused unread.
 _MILLISECONDS_DIGITS_MAX = 14
+_HOUR_MS = 3_600_000
 
 Answer = Callable[[Request, Principal, dict[str, str]], Awaitable[Response]]
 
@@ -216,8 +217,17 @@ def _model(deps: GatewayDeps, name: str) -> Answer:
 
 def _usage(deps: GatewayDeps) -> Answer:
     async def answer(request: Request, principal: Principal, headers: dict[str, str]) -> Response:
-        bounds = [_milliseconds(request, name) for name in ("from_ms", "until_ms")]
-        return _json(await usage_of(deps.settings, principal.tenant, *bounds), headers)
+        from_ms, until_ms = (_milliseconds(request, name) for name in ("from_ms", "until_ms"))
+        per = request.query_params.get("per", "")
+        if per not in ("", "minute"):
+            raise bad_field("per", "`minute`")
+        if per:  # the last hour, unless it is said which
+            until_ms = until_ms or deps.clock.wall_ms()
+            from_ms = from_ms or max(0, until_ms - _HOUR_MS)
+        answered = await usage_of(
+            deps.settings, principal.tenant, from_ms, until_ms, per_minute=bool(per)
+        )
+        return _json(answered, headers)
 
     return answer
 

@@ -218,6 +218,11 @@ async def test_usage_through_metering(tmp_path: Path) -> None:
             "total": sums,
             "models": [{"model": "smol"} | sums],
         }
+        minutely = await client.get("/v1/usage?per=minute&from_ms=0&until_ms=60000")
+        assert minutely.json()["minutes"] == [{"minute_ms": 0, "model": "smol"} | sums]
+        assert (await client.get("/v1/usage?per=minute")).json()["minutes"] == []
+        for wrong in ("per=hour", "per=minute&from_ms=1&until_ms=86400002"):
+            assert (await client.get(f"/v1/usage?{wrong}")).status_code == 400
         empty = (await client.get("/v1/usage?from_ms=5000")).json()
         assert empty["total"]["requests"] == 0
         bad = await client.get("/v1/usage?from_ms=5000&until_ms=1")

@@ -115,6 +115,7 @@ class SocketProtocol(WebSocketsSansIOProtocol):
 
     def handle_connect(self, event: Request) -> None:
         """Let the application find this object."""
+        self.bytes_in = 0  # the request itself was handed on to here
         super().handle_connect(event)
         if hasattr(self, "scope"):
             self.scope["extensions"] = {**(self.scope["extensions"] or {}), SOCKET_EXTENSION: {}}

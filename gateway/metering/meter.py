@@ -128,7 +128,7 @@ class UsageMeter:
             if record is not None:
                 records[name] = record
         now_ms = round(self._clock.monotonic() * 1000)
-        return GatewayLease(self.gateway, now_ms, records, gone)
+        return GatewayLease(self.gateway, now_ms, records, gone, tuple(self.outbox.heir_of))
 
     async def take_up(self) -> None:
         """Report what gateways that died on this spool have left."""

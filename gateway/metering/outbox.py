@@ -11,6 +11,7 @@ stream was told later: the store has lost it. It is told again; the ledger takes
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -45,6 +46,8 @@ class Outbox:
 
     def __init__(self, clock: Clock, spool: Spool | None = None) -> None:
         self.lost = 0
+        # Gateways whose events were taken up: theirs are the names that metering marks.
+        self.heir_of: set[str] = set()
         self._clock = clock
         self._spool = spool
         self._kept: dict[str, _Kept] = {}
@@ -98,6 +101,7 @@ class Outbox:
             log.warning("%d usage events of a gateway that is gone are taken up", len(events))
             for event in events:
                 self.add(event)
+                self.heir_of.add(json.loads(event.payload)["gateway"])
             self._left.append(path)
         await self.save()
 
@@ -165,6 +169,8 @@ class Outbox:
                 self._unsent.pop(name, None)
                 if kept.segment is not None:
                     self._settled.append(kept.segment)
+        if not self._kept:
+            self.heir_of.clear()
 
     def look_for_missing(self, oldest_waiting_s: float) -> int:
         """Tell again what the store has lost; the oldest entry that waits there is so old."""

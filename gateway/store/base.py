@@ -153,12 +153,14 @@ class GatewayLease:
     """A gateway's word that it lives, and what is new of its connections (`mesh.store.lease_key`).
 
     `beat_ms` is its monotonic clock; `connections` are records by name; `gone` ended in good order.
+    `heir_of` are dead gateways whose events it tells.
     """
 
     gateway: str
     beat_ms: int
     connections: dict[str, bytes] = field(default_factory=dict)
     gone: tuple[str, ...] = ()
+    heir_of: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,12 @@ from typing import Any
 from gateway.store.base import GatewayLease, UsageMarks
 from mesh.store import BEAT_FIELD, GATEWAYS_KEY, USAGE_STREAM, committed_key, lease_key
 
-__all__ = ["MARKS_MAX", "MEETING_REPLIES", "meeting_commands", "read_marks"]
+__all__ = ["MARKS_MAX", "meeting_commands", "read_marks"]
 
 # Ids taken at once; the rest is for the next meeting.
 MARKS_MAX = 20_000
-# The last replies of a meeting are those that say something.
-MEETING_REPLIES = 5
+# The last replies say something: beat, time, oldest entry, length, and marks of each gateway.
+_SAYING = 5
 
 Argument = bytes | str | int
 Command = tuple[Argument, ...]
@@ -40,17 +40,19 @@ def meeting_commands(lease: GatewayLease) -> list[Command]:
         ("XRANGE", USAGE_STREAM, "-", "+", "COUNT", 1),
         ("XLEN", USAGE_STREAM),
         ("SPOP", committed_key(lease.gateway), MARKS_MAX),
+        *(("SPOP", committed_key(gateway), MARKS_MAX) for gateway in lease.heir_of),
     ]
 
 
-def read_marks(replies: Sequence[Any]) -> UsageMarks:
-    """The last `MEETING_REPLIES` replies."""
-    beat_made, (seconds, micros), oldest, waiting, marks = replies
+def read_marks(lease: GatewayLease, replies: Sequence[Any]) -> UsageMarks:
+    """The replies to `meeting_commands`."""
+    said = replies[-_SAYING - len(lease.heir_of) :]
+    beat_made, (seconds, micros), oldest, waiting, *marks = said
     now_ms = int(seconds) * 1000 + int(micros) // 1000
     oldest_ms = int(oldest[0][0].split(b"-")[0]) if oldest else now_ms
     return UsageMarks(
-        committed=frozenset(name.decode() for name in marks),
-        complete=len(marks) < MARKS_MAX,
+        committed=frozenset(name.decode() for taken in marks for name in taken),
+        complete=all(len(taken) < MARKS_MAX for taken in marks),
         oldest_waiting_s=max(0, now_ms - oldest_ms) / 1000,
         waiting=int(waiting),
         lease_was_gone=bool(beat_made),

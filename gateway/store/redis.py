@@ -35,7 +35,7 @@ from gateway.store.base import (
 )
 from gateway.store.belief import SETTLE_S, StoreBelief
 from gateway.store.codec import SCRIPTS, Argument, commit_arguments, read_claimed, session_key
-from gateway.store.meeting import MEETING_REPLIES, meeting_commands, read_marks
+from gateway.store.meeting import meeting_commands, read_marks
 from mesh.clock import Clock
 from mesh.store import COMMAND_TIMEOUT_S, USAGE_PAYLOAD_FIELD, USAGE_STREAM, open_store
 
@@ -149,8 +149,7 @@ class RedisStore:
 
     async def meet_metering(self, lease: GatewayLease) -> UsageMarks:
         """Renew a lease and take the marks; see the base."""
-        commands = meeting_commands(lease)
-        return read_marks((await self._run(commands))[-MEETING_REPLIES:])
+        return read_marks(lease, await self._run(meeting_commands(lease)))
 
     async def put_ticket(self, ticket: str, value: bytes, ttl_s: float) -> None:
         """Keep a ticket; see the base."""

@@ -13,21 +13,15 @@ from pathlib import Path
 import grpc
 import pytest
 import redis.asyncio
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from mesh.clock import SystemClock
 from mesh.rpc.channel import MESH_SECRET_KEY, open_channel
 from mesh.rpc.server import RpcServer
 from mesh.store import USAGE_STREAM
-from mesh.telemetry.metrics import MeteringMetrics, render
-from mesh.telemetry.tracing import Tracing
-from metering.conservation import Conservation
-from metering.consumer import GROUP, UsageConsumer
-from metering.ledger import Ledger, LedgerUnavailableError
+from mesh.telemetry.metrics import render
+from metering.consumer import GROUP
+from metering.ledger import LedgerUnavailableError
 from metering.service import MeteringService
-from metering.store.books import BookStore
-from metering.store.sql import ModelSum, SqlStore
+from metering.store.sql import ModelSum
 from seedance.v2 import metering_pb2 as pb
 from seedance.v2 import metering_pb2_grpc
 from tests.support.billing_desk import open_desk

@@ -104,6 +104,7 @@ async def running_gateway(
             await serving
             await registry.close()
             housekeeping.cancel()
+            await deps.usage.close()
 
 
 class Wire:

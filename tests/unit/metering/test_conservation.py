@@ -59,7 +59,7 @@ def conserved(job: Conservation, verdict: str) -> float | None:
     ],
 )
 def test_a_streams_books(changes: dict[str, object], said: str | None) -> None:
-    """computed = framed + discarded, framed = acknowledged + retained; what nobody told is no fault."""
+    """Computed = framed + discarded, framed = acknowledged + retained; what nobody told is no fault."""
     assert difference_of(stream(**changes)) == said
 
 

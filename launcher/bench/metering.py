@@ -48,7 +48,7 @@ CHUNK_EVENTS = 2_000
 # Most events that the gateway keeps; above it the load waits for the ledger.
 KEPT_MAX = 40_000
 STORE_AWAY_S = 0.5
-FINISH_WITHIN_S = 120.0
+FINISH_WITHIN_S = 300.0
 EVENTS_PER_S_MIN = 5_000
 US_PER_TOKEN_MAX = 1.0
 INVOICE_S_MAX = 10.0
@@ -91,9 +91,7 @@ class Outcome:
                 f"{token_us:.2f} µs",
                 token_us <= US_PER_TOKEN_MAX,
             ),
-            Figure(
-                "metering CPU", "", f"{self.metering_cpu_s / self.events * 1e6:.0f} µs an event"
-            ),
+            Figure("CPU, gateway and metering", "", self._cpu()),
             Figure("metering's memory, most", "", f"{self.resident_max / MIB:.0f} MiB"),
             Figure(
                 f"invoice of {BIG_TENANT}",
@@ -102,6 +100,12 @@ class Outcome:
                 self.invoice_s <= INVOICE_S_MAX,
             ),
         ]
+
+    def _cpu(self) -> str:
+        gateway, metering = (
+            s / self.events * 1e6 for s in (self.gateway_cpu_s, self.metering_cpu_s)
+        )
+        return f"{gateway:.0f} and {metering:.0f} µs an event, five starts of metering included"
 
 
 class _Mesh:
@@ -116,12 +120,16 @@ class _Mesh:
         self._spent = 0.0
 
     def start(self, name: str) -> None:
-        """Start it; for the store, return when it answers."""
-        self._processes[name] = subprocess.Popen(self._argv(name), stdout=subprocess.DEVNULL)
-        if name == "store":
-            with redis.Redis.from_url(self.url) as client:
-                while not _answers(client):
-                    time.sleep(0.02)
+        """Start it; returns when it serves."""
+        process = subprocess.Popen(self._argv(name), stdout=subprocess.PIPE)
+        self._processes[name] = process
+        if name != "store":
+            assert process.stdout is not None  # noqa: S101 - a pipe was asked for
+            process.stdout.readline()
+            return
+        with redis.Redis.from_url(self.url) as client:
+            while not _answers(client):
+                time.sleep(0.02)
 
     def _argv(self, name: str) -> list[str]:
         if name == "store":
@@ -132,7 +140,7 @@ class _Mesh:
             return [str(get_binary_path()), *where, *keeps, "--loglevel", "warning"]
         flags = ["--redis", self.url, "--ledger", self.ledger, "--consumer", name]
         argv = [sys.executable, "-m", "metering", "--port", "0", "--log-level", "error"]
-        return [*argv, "--die-with-parent", *flags]
+        return [*argv, "--announce", "--die-with-parent", *flags]
 
     def kill(self, name: str) -> None:
         """`kill -9`."""
@@ -140,7 +148,7 @@ class _Mesh:
         if name != "store":
             self._spent += cpu_s(process.pid)
         process.kill()
-        process.wait()
+        process.communicate()
 
     def empty(self) -> None:
         """The store loses everything."""

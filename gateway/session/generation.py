@@ -52,6 +52,13 @@ RECOVERY_WAIT_S = 0.1
 RECOVERY_WAIT_MAX_S = 2.0
 
 
+def _wait_s(tries: int) -> float:
+    waits = tries - RECOVERIES_AT_ONCE
+    wait = min(RECOVERY_WAIT_S * 2.0 ** (waits - 1), RECOVERY_WAIT_MAX_S) if waits > 0 else 0.0
+    # A thousand streams that lost one instance do not come to the next one in step.
+    return wait * random.uniform(0.75, 1.25)  # noqa: S311 - no secret
+
+
 class _Phase(Enum):
     OPENING = "opening"
     ATTACHING = "attaching"
@@ -149,7 +156,7 @@ class Generation:
         opening, usage = self.opening, finished.usage
         framed = usage.completion_tokens
         began_at = opening.former[-1][2] if opening.former else 0
-        heard = max(self._heard, framed)
+        heard = max(self._heard, len(self._stream.text.token_ids), framed)
         counts = Counts(finished.reason, heard, framed, self._told_tokens, began_at)
         log = self._owner.machine.delivery.log
         retained = log.tokens_of(self._stream.id) if self._stream.wants.stream else None
@@ -191,20 +198,25 @@ class Generation:
 
     # ------------------------------------------------------------ what the instance says
 
+    def tokens(self, what: UpstreamTokens) -> None:
+        """Tokens of the call that is listened to; what nearly always comes costs the least."""
+        known = len(self._stream.text.token_ids)
+        if self._stream.append(what):
+            self._owner.pump_soon()
+        else:
+            # Perhaps of a stream that is not wanted any more: the bill's books know of it all the same.
+            self._heard = max(self._heard, what.token_index + len(what.token_ids))
+            self._hear(what)
+        if what.text and self._opened_at is not None:
+            took = self._deps.clock.monotonic() - self._opened_at
+            self._deps.metrics.ttft.observe(took)
+            self._opened_at = None
+        if self._tries and len(self._stream.text.token_ids) > known:
+            self._tries, self._failed = 0, frozenset()
+
     def heard(self, what: InstanceEvent) -> None:
-        """One event of the call that is listened to."""
+        """One other event of the call that is listened to."""
         match what:
-            case UpstreamTokens():
-                known = len(self._stream.text.token_ids)
-                self._heard = max(self._heard, what.token_index + len(what.token_ids))
-                self._hear(what)
-                if what.text and self._opened_at is not None:
-                    took = self._deps.clock.monotonic() - self._opened_at
-                    self._deps.metrics.ttft.observe(took)
-                    self._opened_at = None
-                if self._tries and len(self._stream.text.token_ids) > known:
-                    self._tries, self._failed = 0, frozenset()
-                return
             case UpstreamAccepted():
                 self._accepted(what)
             case UpstreamBroken():
@@ -252,11 +264,7 @@ class Generation:
             self._hear(UpstreamFailed(SeedanceError(ErrorCode.UNAVAILABLE, gone)))
             return
         self._tries += 1
-        waits = self._tries - RECOVERIES_AT_ONCE
-        wait = min(RECOVERY_WAIT_S * 2.0 ** (waits - 1), RECOVERY_WAIT_MAX_S) if waits > 0 else 0.0
-        # A thousand streams that lost one instance do not come to the next one in step.
-        wait *= random.uniform(0.75, 1.25)  # noqa: S311 - no secret
-        self._retry = asyncio.get_running_loop().call_later(wait, self._reopen)
+        self._retry = asyncio.get_running_loop().call_later(_wait_s(self._tries), self._reopen)
 
     def _reopen(self) -> None:
         self._retry = None
@@ -373,7 +381,8 @@ class _Ear:
 
     def on_tokens(self, tokens: UpstreamTokens) -> None:
         """Tokens arrived."""
-        self._hear(tokens)
+        if self._generation.listens(self):
+            self._generation.tokens(tokens)
 
     def on_done(self, finish_reason: str, usage: Usage, timing: Timing) -> None:
         """It ended well."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
@@ -38,6 +37,8 @@ from seedance.protocol.session import SessionMachine, SessionState
 if TYPE_CHECKING:
     from gateway.deps import GatewayDeps
     from gateway.session.registry import SessionRegistry
+
+PUMP = Pump()
 
 __all__ = ["Carrier", "OwnerState", "SessionOwner"]
 
@@ -98,7 +99,7 @@ class SessionOwner:
         self._registry = registry
         self._checkpointer: Checkpointer = registry.checkpointer
         self._generations: dict[str, Generation] = {}
-        self._pumping = False
+        self.pumping = False
 
     # ------------------------------------------------------------ events
 
@@ -117,13 +118,34 @@ class SessionOwner:
         """As `step`, for what instances say: its text leaves at the end of this turn of the loop."""
         for effect in self.machine.step(event, self.deps.clock.monotonic()):
             self._do(effect)
-        if not self._pumping:
-            self._pumping = True
-            asyncio.get_running_loop().call_soon(self._pump)
+        self.pump_soon()
 
-    def _pump(self) -> None:
-        self._pumping = False
-        self.step(Pump())
+    def pump_soon(self) -> None:
+        """Let text leave at the end of this turn of the loop."""
+        if not self.pumping:
+            self.pumping = True
+            self._registry.pump_soon(self)
+
+    def pump(self, now: float) -> None:
+        """Let text leave. In the usual case, text behind text, no deadline moves."""
+        self.pumping = False
+        if self.state is OwnerState.GONE:
+            return
+        machine = self.machine
+        quiet = machine.delivery.log and machine.delivery.pressure.calm
+        carrier, touch = self.carrier, self.journal.touch
+        for effect in machine.step(PUMP, now):
+            if type(effect) is Send and carrier is not None:
+                carrier.send(effect)
+                if effect.stream is not None:
+                    touch(effect.stream)
+            else:
+                self._do(effect)
+                carrier = self.carrier
+        if machine.state is SessionState.LIVE:
+            self._checkpointer.mark(self)
+        if not (quiet and machine.delivery.pressure.calm):
+            self._arm(now)
 
     def on_time(self, _now: float) -> None:
         """A deadline of the machine may have come (called by the timer wheel)."""

@@ -54,6 +54,7 @@ class SessionRegistry:
             resume_ttl_s=settings.resume_ttl_s,
         )
         self._owners: dict[str, SessionOwner] = {}
+        self._pumping: list[SessionOwner] = []
         # A lock lives as long as somebody holds it or waits for it.
         self._resuming: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
@@ -90,6 +91,22 @@ class SessionRegistry:
         self._owners[owner.identity.session] = owner
         self.checkpointer.owners[owner] = None
         return owner
+
+    def pump_soon(self, owner: SessionOwner) -> None:
+        """Let its text leave at the end of this turn of the loop, with that of all others."""
+        if not self._pumping:
+            asyncio.get_running_loop().call_soon(self._pump)
+        self._pumping.append(owner)
+
+    def _pump(self) -> None:
+        owners, self._pumping = self._pumping, []
+        now = self.deps.clock.monotonic()
+        for owner in owners:
+            try:
+                owner.pump(now)
+            except Exception:  # one session's fault must not keep the others' text back
+                log.exception("session %s cannot go on here", owner.identity.session)
+                owner.failed()
 
     def forget(self, owner: SessionOwner) -> None:
         """The session is over, or somebody else's."""

@@ -212,10 +212,14 @@ class CallStreams:
         Raises `ValueError` for what no instance of ours would send.
         """
         ends = [frame for frame in response.frames if not self._begin(frame)]
+        live = self._live
         for stream_id, tokens in tokens_from_pb(response.tokens):
-            handle = self._live.get(stream_id)
+            handle = live.get(stream_id)
             if handle is not None:
-                self._tell(handle, handle.listener.on_tokens, tokens)
+                try:
+                    handle.listener.on_tokens(tokens)
+                except Exception:  # noqa: BLE001 - as in `_tell`, whose call would cost as much again
+                    self._failed(handle)
         for frame in ends:
             self._end(frame)
 
@@ -273,6 +277,9 @@ class CallStreams:
         try:
             hear(what)
         except Exception:  # noqa: BLE001 - one stream's fault must not take the call's others with it
-            _log.exception("a stream failed; it is cancelled")
-            handle.cancel()
-            handle.release()
+            self._failed(handle)
+
+    def _failed(self, handle: Handle) -> None:
+        _log.exception("a stream failed; it is cancelled")
+        handle.cancel()
+        handle.release()

@@ -13,6 +13,7 @@ from inference.engine.limits import EngineLimits
 from inference.engine.messages import Open, StreamKey
 from inference.engine.timing import Marks
 from inference.script import ScriptPreparer, ScriptRunner, script_info
+from launcher.bench.gateway_path import PathCase
 from launcher.bench.measure import Case
 from mesh.clock import SystemClock
 from mesh.membership import Instance
@@ -141,6 +142,11 @@ def _choose(count: int) -> None:
         choose_instance(_MEMBERS, RouteKey(f"user-{index}", "Generate", "m"))
 
 
+def _path(name: str, streams: int, tokens: int) -> Case:
+    path = PathCase(streams, tokens)
+    return Case(name, "token", 16 * streams * tokens, path.run, path.prepare, path.finish)
+
+
 CASES = (
     Case("encode a token frame", "frame", 50_000, _encode),
     Case("decode an ack", "frame", 50_000, _decode_ack),
@@ -166,6 +172,9 @@ CASES = (
     ),
     Case("decode an ack, proto", "frame", 20_000, _decode_binary_ack),
     Case("session machine, token in to numbered frame out", "token", 20_000, _session),
+    _path("gateway, 64 streams, a token a frame", 64, 1),
+    _path("gateway, 512 streams, a token a frame", 512, 1),
+    _path("gateway, 64 streams, 16 tokens a frame", 64, 16),
     Case("engine policy, 64 streams", "token", 20_000, _engine),
     Case("choose among 64 instances", "choice", 500, _choose),
 )

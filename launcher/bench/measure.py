@@ -29,12 +29,14 @@ _FRAME = {
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """`run(n)` does the work for `n` tokens (or frames, or choices: `unit`)."""
+    """`run(n)` does the work for `n` tokens (or frames, or choices: `unit`); `prepare(n)` is not timed."""
 
     name: str
     unit: str
     count: int
     run: Callable[[int], None]
+    prepare: Callable[[int], None] = lambda _count: None
+    finish: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +62,13 @@ def _ns_each(run: Callable[[int], None], count: int) -> float:
 
 def measure(case: Case) -> Result:
     """The best round of the case and of the yardstick, interleaved."""
-    case.run(max(1, case.count // 10))
+    few = max(1, case.count // 10)
+    case.prepare(few)
+    case.run(few)
     own, base = [], []
     for _ in range(ROUNDS):
         base.append(_ns_each(yardstick, case.count))
+        case.prepare(case.count)
         own.append(_ns_each(case.run, case.count))
+    case.finish()
     return Result(case, min(own) / NS_PER_US, min(own) / min(base))

@@ -20,6 +20,7 @@ from seedance.protocol.frames import (
     Ping,
     SequencedFrame,
     ServerFrame,
+    Token,
     WindowRange,
 )
 from seedance.protocol.json_codec import encode_server
@@ -110,16 +111,20 @@ class Delivery:
 
     def sequenced(self, frame: SequencedFrame, now: float) -> None:
         """Number a frame, keep it, and send it."""
-        if not self.log:
+        log = self.log
+        if not log.entries:
             self._moved_at = now
-        entry = self.log.append(frame, encode_server(frame, self.log.next_seq), now)
-        self._send(entry)
-        if isinstance(frame, Done) or (isinstance(frame, ErrorFrame) and frame.usage is not None):
+        entry = log.append(frame, encode_server(frame, log.next_seq), now)
+        if self.link is not LinkState.DOWN:
+            self.out.append(Send(frame, entry.seq, entry.text, frame.id))
+        if type(frame) is Token:
+            pass
+        elif isinstance(frame, Done) or (isinstance(frame, ErrorFrame) and frame.usage is not None):
             self.checkpoints.ended(entry.seq)
         if not self.windowed:
             # TCP is a simple client's acknowledgement; the ring is for its first `ack`.
-            self.log.acknowledge(self.log.next_seq - self.rules.window.max)
-        elif len(self.log) > self.rules.log_entries_max and self.link is not LinkState.DOWN:
+            log.acknowledge(log.next_seq - self.rules.window.max)
+        elif len(log.entries) > self.rules.log_entries_max and self.link is not LinkState.DOWN:
             self.out.append(CloseLink(CloseCode.TIMEOUT, "frames are not acknowledged"))
             self.down()
 
@@ -161,10 +166,13 @@ class Delivery:
 
     @property
     def free(self) -> int:
-        """Frames that may be sent now, as the window has it; a simple client's is its transport."""
+        """Frames that may be sent now; below zero after those that do not wait for the window (§4.3).
+
+        A simple client's window is its transport.
+        """
         if not self.windowed:
             return 0 if self.link is LinkState.FULL else self.rules.window.max
-        return self.window.free(len(self.log))
+        return self.window.size - len(self.log.entries)
 
     def acknowledge(self, ack: Ack, now: float) -> bool:
         """Take an `ack`; whether it moved."""
@@ -179,11 +187,8 @@ class Delivery:
 
     def stalled(self, now: float) -> bool:
         """Whether frames are in flight and no `ack` has moved for the stream layer's time (§2)."""
-        return (
-            self.windowed
-            and len(self.log) > 0
-            and now >= self._moved_at + self.rules.heartbeat.stream
-        )
+        late = now >= self._moved_at + self.rules.heartbeat.stream
+        return late and self.windowed and len(self.log) > 0
 
     # ------------------------------------------------------------ timers
 

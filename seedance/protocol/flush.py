@@ -23,8 +23,8 @@ class FlushHints:
     def after(self, piece: Piece) -> int | None:
         """The offset to hint at, or None."""
         self._tokens += piece.tokens
-        seam = self._tail + piece.text
-        self._tail = piece.text[-1:]
+        tail, self._tail = self._tail, piece.text[-1:]
+        seam = tail + piece.text if "\n" in piece.text else ""
         at = seam.rfind(PARAGRAPH)
         if at >= 0:
             rest = seam[at + len(PARAGRAPH) :]

@@ -175,7 +175,8 @@ class TokenLogprob:
     top: tuple[TokenLogprob, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+# Made once per token; frozen ones cost half a microsecond more.
+@dataclass(slots=True)
 class Token:
     """A delta of a stream's text. `offset`: bytes of UTF-8 before it. `tokens`: model tokens in it."""
 

@@ -31,19 +31,19 @@ class FrameLog:
     """Numbers frames from `first_seq` on and keeps them until they are acknowledged."""
 
     def __init__(self, entries: Iterable[Entry] = (), next_seq: int = 1) -> None:
-        self._entries = deque(entries)
+        self.entries = deque(entries)
         self.next_seq = next_seq
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self.entries)
 
     def __iter__(self) -> Iterator[Entry]:
-        return iter(self._entries)
+        return iter(self.entries)
 
     @property
     def base(self) -> int:
         """The lowest number that is not acknowledged (cumulatively); the next one if all are."""
-        return self._entries[0].seq if self._entries else self.next_seq
+        return self.entries[0].seq if self.entries else self.next_seq
 
     @property
     def last_seq(self) -> int:
@@ -52,32 +52,33 @@ class FrameLog:
 
     def append(self, frame: SequencedFrame, text: str, now: float) -> Entry:
         """Keep a frame under the number `next_seq`, which `text` already has in it."""
-        entry = Entry(self.next_seq, frame, text, now)
-        self._entries.append(entry)
-        self.next_seq += 1
+        seq = self.next_seq
+        entry = Entry(seq, frame, text, now)
+        self.entries.append(entry)
+        self.next_seq = seq + 1
         return entry
 
     def acknowledge(self, seq: int) -> Entry | None:
         """Everything below `seq` has been processed: forget it. Returns the newest one forgotten."""
         newest = None
-        while self._entries and self._entries[0].seq < seq:
-            newest = self._entries.popleft()
+        while self.entries and self.entries[0].seq < seq:
+            newest = self.entries.popleft()
         return newest
 
     def mark_received(self, ranges: Iterable[tuple[int, int]]) -> None:
         """A `sack` names inclusive ranges above the base: those are not sent again by the timer."""
         for first, last in ranges:
-            for entry in self._entries:
+            for entry in self.entries:
                 if first <= entry.seq <= last:
                     entry.received = True
 
     def leftmost(self) -> Entry | None:
         """The unacknowledged frame that has the timer (§4.2)."""
-        return self._entries[0] if self._entries else None
+        return self.entries[0] if self.entries else None
 
     def of_stream(self, stream: str) -> list[Entry]:
         """The unacknowledged frames of one stream."""
-        return [e for e in self._entries if e.frame.id == stream and not e.received]
+        return [e for e in self.entries if e.frame.id == stream and not e.received]
 
     def tokens_of(self, stream: str) -> int:
         """Tokens in frames of a stream that the client has not acknowledged."""
@@ -87,11 +88,11 @@ class FrameLog:
     def replay_after(self, last_seq: int, now: float) -> list[Entry]:
         """What follows `last_seq`, to be sent on a new connection, which has received none of it."""
         self.acknowledge(last_seq + 1)
-        for entry in self._entries:
+        for entry in self.entries:
             entry.sent_at, entry.sends, entry.received = now, 1, False
-        return list(self._entries)
+        return list(self.entries)
 
     def check(self) -> None:
         """Raise `AssertionError` unless numbers rise by one up to `next_seq`."""
-        numbers = [entry.seq for entry in self._entries]
+        numbers = [entry.seq for entry in self.entries]
         assert numbers == list(range(self.base, self.next_seq))  # noqa: S101

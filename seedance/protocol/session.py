@@ -72,7 +72,7 @@ _NEXT: dict[tuple[SessionState, _Input], SessionState] = {
 }
 
 # Events after which text may have room to leave.
-_PUMPING = (Pump, Ack, ResumeOn, LinkWritable, Stored, Tick)
+_PUMPING = frozenset({Pump, Ack, ResumeOn, LinkWritable, Stored, Tick})
 
 
 class SessionMachine:
@@ -118,11 +118,10 @@ class SessionMachine:
 
     def step(self, event: SessionEvent, now: float) -> list[Effect]:
         """Take an event, return what is to be done."""
-        if self.over:
+        if self.state is SessionState.OVER:
             return []
         self._handlers[type(event)](event, now)
-        pumping = isinstance(event, _PUMPING) and not self.over
-        if pumping:
+        if type(event) in _PUMPING and not self.over:
             self.streams.pump(now)
         # What an instance asks for does not wait for the pump; a stall is noticed when time says so.
         news = self.streams.pressed or self.streams.full or isinstance(event, Tick)

@@ -160,11 +160,17 @@ class StreamMachine:
         """Tokens arrived; False: something is missing before them, as if the call had broken."""
         if self.state not in _HEARING:
             return True
+        if self.text.append(tokens):
+            return True
         try:
             self.text.receive(tokens)
         except TextGapError:
             return False
         return True
+
+    def append(self, tokens: UpstreamTokens) -> bool:
+        """`on_tokens` in the usual case, of which nothing but text follows; False: it is not."""
+        return self.state is StreamState.RUNNING and self.text.append(tokens)
 
     def on_finish(self, end: UpstreamDone | UpstreamFailed) -> None:
         """It ended at the instance, well or badly."""
@@ -177,7 +183,7 @@ class StreamMachine:
             else end
         )
         if cancelling and isinstance(end, UpstreamFailed):
-            self.end = self._cancelled(end.usage)
+            self.end = _cancelled(end.usage)
         elif isinstance(end, UpstreamDone) and self.text.behind and not self._mute:
             # The client says that it has more than the whole text: it is not the same text.
             self.end = UpstreamFailed(_gap())
@@ -187,7 +193,7 @@ class StreamMachine:
         cancelling = self.state is StreamState.CANCELLING
         moved = self.move(StreamInput.BROKEN)
         if moved and cancelling:
-            self.end = self._cancelled(None)
+            self.end = _cancelled(None)
         return moved and not cancelling
 
     def cancel(self) -> bool:
@@ -198,7 +204,7 @@ class StreamMachine:
         if self.wants.stream:
             self.text.drop()
         if not running:  # DRAINING: the instance is through, only its text was still waiting
-            self.end = self._cancelled(self.end.usage if self.end else None)
+            self.end = _cancelled(self.end.usage if self.end else None)
         return running
 
     def fail(self, error: SeedanceError) -> bool:
@@ -216,9 +222,6 @@ class StreamMachine:
             self.text.skip_to(sys.maxsize)
         elif offset > self.text.framed_bytes:
             self.text.skip_to(offset)
-
-    def _cancelled(self, usage: Usage | None) -> UpstreamDone:
-        return UpstreamDone("cancelled", usage or Usage(), Timing())
 
     # ------------------------------------------------------------ what is due
 
@@ -241,25 +244,31 @@ class StreamMachine:
 
     def next_frame(self, *, window_open: bool) -> SequencedFrame | None:
         """The next frame before the end; `accepted` does not wait for the window (§4.3)."""
-        if self._mute or self.state in (StreamState.CANCELLING, StreamState.ENDED):
+        state = self.state
+        if self._mute or state is StreamState.CANCELLING or state is StreamState.ENDED:
             return None
-        if self.accepted and not self.told_accepted and self.stored:
+        if not self.told_accepted:
+            if self.accepted is None or not self.stored:
+                return None
             self.told_accepted = True
-            taken = self.accepted
-            return Accepted(
-                self.id,
-                taken.instance,
-                taken.adopted_batch_size,
-                taken.token_quota,
-                self.traceparent or None,
-            )
-        if not self.told_accepted or not window_open or not self.wants.stream:
+            return _accepted(self.id, self.accepted, self.traceparent)
+        if not window_open or not self.wants.stream:
             return None
         if self._due is not None:
             hint, self._due = self._due, None
             return hint
         piece = self.text.take()
         return None if piece is None else self._token(piece)
+
+    @property
+    def more(self) -> bool:
+        """Whether another frame may follow the one just made."""
+        return self._due is not None or self.text.pending
+
+    @property
+    def ending(self) -> bool:
+        """Whether its end is near enough for `settle`."""
+        return self.state is StreamState.DRAINING or self.state is StreamState.SETTLED
 
     def _token(self, piece: Piece) -> Token:
         at = self._hints.after(piece)
@@ -330,6 +339,15 @@ class StreamMachine:
             known.cached_tokens if known else 0,
             self.text.framed_tokens,
         )
+
+
+def _accepted(name: str, taken: UpstreamAccepted, traceparent: str) -> Accepted:
+    batch, quota = taken.adopted_batch_size, taken.token_quota
+    return Accepted(name, taken.instance, batch, quota, traceparent or None)
+
+
+def _cancelled(usage: Usage | None) -> UpstreamDone:
+    return UpstreamDone("cancelled", usage or Usage(), Timing())
 
 
 def _gap() -> SeedanceError:

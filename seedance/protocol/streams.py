@@ -189,18 +189,21 @@ class StreamSet:
 
     def pump(self, now: float) -> None:
         """Frame what may be framed, one frame per stream and round; then give credit."""
-        progress = True
-        while progress and self._delivery.open:
-            progress = False
-            for stream in self._in_turn():
-                self.full = self._delivery.free <= 0
-                frame = stream.next_frame(window_open=not self.full)
-                if frame is not None:
-                    if isinstance(frame, Token):
-                        stream.stopwatch.frame(now)
-                    self._delivery.sequenced(frame, now)
-                    progress = True
-        for stream in list(self.live.values()):
+        delivery, turn = self._delivery, self._in_turn()
+        while turn and delivery.open:
+            again = []
+            for stream in turn:
+                frame = stream.next_frame(window_open=delivery.free > 0)
+                if frame is None:
+                    continue
+                if isinstance(frame, Token):
+                    stream.stopwatch.frame(now)
+                delivery.sequenced(frame, now)
+                if stream.more:
+                    again.append(stream)
+            turn = again
+        self.full = bool(self.live) and delivery.free <= 0
+        for stream in [s for s in self.live.values() if s.ending or self.pressed]:
             self._settle(stream, now)
         self._grant(now)
 
@@ -240,11 +243,9 @@ class StreamSet:
             return
         linked = self._delivery.link is not LinkState.DOWN
         for stream in self.live.values():
-            # A collected text fills no window: without a connection it would never pause (§4.7).
-            if not stream.creditable or not (linked or stream.wants.stream):
-                continue
             missing = stream.credit_missing(share)
-            if missing > 0:
+            # A collected text fills no window: without a connection it would never pause (§4.7).
+            if missing > 0 and stream.creditable and (linked or stream.wants.stream):
                 stream.allowed_tokens += missing
                 self._delivery.out.append(Grant(stream.id, missing))
 
@@ -264,7 +265,7 @@ class StreamSet:
             return FREE
         if delivery.stalled(now):
             return PressureLevel.PAUSE, "nothing is acknowledged: the streams pause"
-        if delivery.free == 0:
+        if delivery.free <= 0:
             return PressureLevel.THROTTLE, "the window is full: acknowledge what has arrived"
         return FREE
 

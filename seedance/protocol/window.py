@@ -20,17 +20,10 @@ class SendWindow:
     def __init__(self, limits: WindowRange) -> None:
         self._limits = limits
         self._size = float(limits.initial)
+        # Frames that may be in flight.
+        self.size = limits.initial
         self._shrunk_at = float("-inf")
         self.round_trip_s = 0.0
-
-    @property
-    def size(self) -> int:
-        """Frames that may be in flight."""
-        return int(self._size)
-
-    def free(self, in_flight: int) -> int:
-        """How many more may be sent."""
-        return max(0, self.size - in_flight)
 
     def acknowledged(self, sent_at: float, sends: int, now: float) -> None:
         """The newest frame that an `ack` covers was sent then, that often."""
@@ -42,6 +35,7 @@ class SendWindow:
         elif self.round_trip_s > SLOW_S and sent_at >= self._shrunk_at:
             self._size = max(self._size * SHRINK, self._limits.min)
             self._shrunk_at = now
+        self.size = int(self._size)
 
 
 def credit_share(free: int, live_streams: int) -> int:

@@ -43,7 +43,7 @@ def test_a_replay_sends_all_that_follows_as_it_was() -> None:
     """On a new connection nothing above `last_seq` has arrived, whatever was sacked (§4.5)."""
     log = filled("a", "a", "a")
     log.mark_received([(3, 3)])
-    log._entries[1].sends = 3
+    log.entries[1].sends = 3
     again = log.replay_after(1, 9.0)
     assert [(e.seq, e.text, e.sends, e.received, e.sent_at) for e in again] == [
         (2, "text 2", 1, False, 9.0),

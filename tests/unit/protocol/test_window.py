@@ -46,14 +46,10 @@ def test_a_frame_sent_twice_tells_no_time() -> None:
     assert window.size == 32
 
 
-def test_free_is_never_negative() -> None:
-    """Frames that do not wait for the window may outrun it."""
-    assert SendWindow(WindowRange()).free(40) == 0
-
-
 @pytest.mark.parametrize(
-    ("free", "live", "share"), [(32, 1, 32), (32, 3, 10), (32, 64, 1), (0, 5, 0), (9, 0, 0)]
+    ("free", "live", "share"),
+    [(32, 1, 32), (32, 3, 10), (32, 64, 1), (0, 5, 0), (-8, 5, 0), (9, 0, 0)],
 )
 def test_credit_is_the_free_window_divided(free: int, live: int, share: int) -> None:
-    """At least one token each, and none of a full window: no credit, no compute."""
+    """At least one token each, and none of a full window, or one that was outrun: no credit, no compute."""
     assert credit_share(free, live) == share

@@ -82,7 +82,7 @@ class FrameLog:
 
     def tokens_of(self, stream: str) -> int:
         """Tokens in frames of a stream that the client has not acknowledged."""
-        frames = (entry.frame for entry in self._entries if not entry.received)
+        frames = (entry.frame for entry in self.entries if not entry.received)
         return sum(f.tokens for f in frames if isinstance(f, Token) and f.id == stream)
 
     def replay_after(self, last_seq: int, now: float) -> list[Entry]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gateway.metering.events import Attempt
 
-__all__ = ["ATTEMPTS_MAX", "Counts", "FormerAttempt", "attempts_of", "discarded_of"]
+__all__ = ["ATTEMPTS_MAX", "Counts", "FormerAttempt", "StreamBooks", "discarded_of"]
 
 # An attempt that ended before the stream did: model, instance, and the tokens that the stream had then.
 FormerAttempt = tuple[str, str, int]
@@ -49,16 +48,46 @@ def discarded_of(counts: Counts) -> int:
     return made - counts.framed
 
 
-def attempts_of(
-    former: Sequence[FormerAttempt], last: tuple[str, str], framed: int
-) -> tuple[Attempt, ...]:
-    """Divide framed tokens among the instances that made them; empty when there was one attempt."""
-    if not former:
-        return ()
-    parts: list[Attempt] = []
-    at = 0
-    for model, instance, ended_at in (*former[-(ATTEMPTS_MAX - 1) :], (*last, framed)):
-        end = max(at, min(ended_at, framed))
-        parts.append(Attempt(model, instance, end - at))
-        at = end
-    return tuple(parts)
+class StreamBooks:
+    """What a gateway notes of one stream while it runs, for its bill.
+
+    `former`: attempts before the one that runs, in a list that may be its owner's (who stores it).
+    """
+
+    def __init__(self, former: list[FormerAttempt] | None = None, heard: int = 0) -> None:
+        self.former = [] if former is None else former
+        self.told: int | None = None
+        self._heard = heard
+
+    def hear(self, tokens: int) -> None:
+        """The stream had so many tokens by an instance's word, wanted or not."""
+        self._heard = max(self._heard, tokens)
+
+    def leave(self, model: str, instance: str, tokens: int) -> None:
+        """The stream goes on elsewhere; of its `tokens` those since the last attempt were made there."""
+        if model and tokens > self._begun_at:
+            self.former.append((model, instance, tokens))
+
+    @property
+    def _begun_at(self) -> int:
+        return self.former[-1][2] if self.former else 0
+
+    def counts(self, reason: str, framed: int) -> Counts:
+        """The figures at the stream's end."""
+        return Counts(reason, max(self._heard, framed), framed, self.told, self._begun_at)
+
+    def attempts(self, model: str, instance: str, framed: int) -> tuple[Attempt, ...]:
+        """Divide framed tokens among the instances that made them; empty when there was one attempt.
+
+        `model` and `instance` are those of the last attempt.
+        """
+        if not self.former:
+            return ()
+        parts: list[Attempt] = []
+        at = 0
+        last = (model, instance, framed)
+        for its_model, its_instance, ended_at in (*self.former[-(ATTEMPTS_MAX - 1) :], last):
+            end = max(at, min(ended_at, framed))
+            parts.append(Attempt(its_model, its_instance, end - at))
+            at = end
+        return tuple(parts)

@@ -67,6 +67,11 @@ class Account:
         """What the instance's and metering's spans become children of."""
         return self._span.traceparent
 
+    @property
+    def held_by(self) -> tuple[str, str]:
+        """The model and the instance that took the request last; its model as asked, and nobody."""
+        return self._model, self._instance
+
     def generation(self, choice: int) -> str:
         """The identity of one choice at the instances."""
         return f"{self.session}/{choice}"

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from gateway.deps import GatewayDeps
 from gateway.metering.events import Attempt
-from gateway.metering.stream import Counts, FormerAttempt, attempts_of
+from gateway.metering.stream import Counts, StreamBooks
 from gateway.openai.account import Account, Caller
 from gateway.upstream.base import (
     NoInstanceError,
@@ -89,10 +89,7 @@ class Generation:
         self._epoch = 0
         self._tries = 0
         self._accepted: UpstreamAccepted | None = None
-        # For the bill: who has it now, who had it before, and the last instance's own count.
-        self._held_by = ("", "")
-        self._former: list[FormerAttempt] = []
-        self._told_tokens: int | None = None
+        self._books = StreamBooks()
         self._outcome: End | SeedanceError | _Lost | None = None
         self._wake = asyncio.Event()
         self._cancelling = False
@@ -139,10 +136,10 @@ class Generation:
             self._account.close(*self._bill())
 
     def _bill(self) -> tuple[Counts, tuple[Attempt, ...]]:
-        heard, framed = len(self._text.token_ids), self._text.framed_tokens
-        begun_at = self._former[-1][2] if self._former else 0
-        counts = Counts(_reason(self._outcome), heard, framed, self._told_tokens, begun_at)
-        return counts, attempts_of(self._former, self._held_by, framed)
+        framed = self._text.framed_tokens
+        self._books.hear(len(self._text.token_ids))
+        counts = self._books.counts(_reason(self._outcome), framed)
+        return counts, self._books.attempts(*self._account.held_by, framed)
 
     def _take(self) -> Piece | None:
         piece = self._text.take_all()
@@ -203,9 +200,7 @@ class Generation:
     def _open_on(self, instance: str) -> None:
         self._epoch += 1
         self._outcome = None
-        has = len(self._text.token_ids)
-        if has > (self._former[-1][2] if self._former else 0):
-            self._former.append((*self._held_by, has))
+        self._books.leave(*self._account.held_by, len(self._text.token_ids))
         credit = None
         if self._credit is not None:
             credit = max(1, self._credit - self._text.waiting_tokens)
@@ -249,7 +244,6 @@ class Generation:
         """The instance has taken it."""
         if self._accepted is None:
             self._accepted = accepted
-        self._held_by = (accepted.model, accepted.instance)
         self._account.accepted(accepted)
         self._wake.set()
 
@@ -274,7 +268,7 @@ class Generation:
     def on_done(self, finish_reason: str, usage: Usage, _timing: Timing) -> None:
         """It ended well."""
         self._account.computed(self._request.sampling.choice, usage)
-        self._told_tokens = usage.completion_tokens
+        self._books.told = usage.completion_tokens
         if finish_reason == "cancelled" and not self._cancelling:
             # Ended over there without a word from us: this must not look like an end (CASES 67).
             self._finish(_gone("the generation was ended by its instance"))
@@ -285,7 +279,7 @@ class Generation:
         """The instance refused or failed it."""
         if usage is not None:
             self._account.computed(self._request.sampling.choice, usage)
-            self._told_tokens = usage.completion_tokens
+            self._books.told = usage.completion_tokens
         retried = _TRY_ELSEWHERE if self._accepted is None else _TRY_ELSEWHERE_AGAIN
         self._finish(_Lost(error) if error.code in retried else error)
 

@@ -15,8 +15,8 @@ import random
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from gateway.metering.events import StreamFinished
-from gateway.metering.stream import Counts, attempts_of, discarded_of
+from gateway.metering.stream import StreamBooks
+from gateway.session.bill import bill_of
 from gateway.session.journal import Opening
 from gateway.upstream.base import Attach, NoInstanceError, Open, StreamHandle, Where
 from mesh.telemetry.names import Attribute, Span
@@ -81,10 +81,7 @@ class Generation:
         self._failed: frozenset[str] = frozenset()
         self._tries = 0
         self._credit = 0
-        # For the bill: tokens heard of, also of a stream that is not wanted any more, and the last
-        # instance's own count.
-        self._heard = len(stream.text.token_ids)
-        self._told_tokens: int | None = None
+        self._books = StreamBooks(opening.former, len(stream.text.token_ids))
         # When it was opened here, until its first text has come.
         self._opened_at: float | None = None
         self._retry: asyncio.TimerHandle | None = None
@@ -139,7 +136,8 @@ class Generation:
         opening.settled(self._stream.end, usage)
         self._deps.metrics.requests.labels("websocket", finished.reason).inc()
         if opening.model:  # what no instance took costs nothing
-            self._deps.usage.add(self._bill(finished).event(reused=opening.reused))
+            bill = bill_of(self._owner, self._stream, opening, self._books, finished)
+            self._deps.usage.add(bill.event(reused=opening.reused))
         self._span.set(
             {
                 Attribute.RESPONSE_MODEL: opening.model,
@@ -151,36 +149,6 @@ class Generation:
         )
         failed = finished.reason in {code.value for code in ErrorCode}
         self._span.end(error=finished.reason if failed else None)
-
-    def _bill(self, finished: Finished) -> StreamFinished:
-        opening, usage = self.opening, finished.usage
-        framed = usage.completion_tokens
-        began_at = opening.former[-1][2] if opening.former else 0
-        heard = max(self._heard, len(self._stream.text.token_ids), framed)
-        counts = Counts(finished.reason, heard, framed, self._told_tokens, began_at)
-        log = self._owner.machine.delivery.log
-        retained = log.tokens_of(self._stream.id) if self._stream.wants.stream else None
-        return StreamFinished(
-            tenant=self._owner.identity.tenant,
-            session=self._owner.identity.session,
-            stream=self._stream.id,
-            model=opening.model,
-            instance=opening.instance,
-            finish_reason=finished.reason,
-            prompt_tokens=usage.prompt_tokens or opening.prompt_tokens,
-            cached_tokens=usage.cached_tokens,
-            completion_tokens=framed,
-            started_ms=opening.started_ms,
-            # Lest a wall clock that was set back makes it end before it began.
-            ended_ms=max(opening.started_ms, self._deps.clock.wall_ms()),
-            traceparent=self._span.traceparent,
-            computed_tokens=counts.computed,
-            discarded_tokens=discarded_of(counts),
-            acknowledged_tokens=None if retained is None else max(0, framed - retained),
-            retained_tokens=retained,
-            attempts=attempts_of(opening.former, (opening.model, opening.instance), framed),
-            gateway=self._deps.usage.gateway,
-        )
 
     def release(self) -> None:
         """Its end is in the store: the instance may forget it."""
@@ -205,7 +173,7 @@ class Generation:
             self._owner.pump_soon()
         else:
             # Perhaps of a stream that is not wanted any more: the bill's books know of it all the same.
-            self._heard = max(self._heard, what.token_index + len(what.token_ids))
+            self._books.hear(what.token_index + len(what.token_ids))
             self._hear(what)
         if what.text and self._opened_at is not None:
             took = self._deps.clock.monotonic() - self._opened_at
@@ -226,7 +194,7 @@ class Generation:
                 return
             case UpstreamDone(usage=usage) | UpstreamFailed(usage=usage):
                 self._phase = _Phase.OVER
-                self._told_tokens = None if usage is None else usage.completion_tokens
+                self._books.told = None if usage is None else usage.completion_tokens
         self._hear(what)
 
     def _refused(self, code: ErrorCode) -> bool:
@@ -292,7 +260,9 @@ class Generation:
 
     def _open_at(self, instance: str) -> None:
         self._phase = _Phase.OPENING
-        self._part_from_former()
+        # What the stream has now was made by the instance that it leaves.
+        has = len(self._stream.text.token_ids)
+        self._books.leave(self.opening.model, self.opening.instance, has)
         self._moved_to(instance)
         spec = Open(
             self._name,
@@ -304,12 +274,6 @@ class Generation:
             credit=self._credit,
         )
         self._handle = self._deps.upstream.open(instance, spec, self._ear())
-
-    def _part_from_former(self) -> None:
-        """What the stream has now was made by the instance that it leaves, for its part of the bill."""
-        opening, has = self.opening, len(self._stream.text.token_ids)
-        if opening.model and has > (opening.former[-1][2] if opening.former else 0):
-            opening.former.append((opening.model, opening.instance, has))
 
     def _attach_at(self, instance: str) -> None:
         self._phase = _Phase.ATTACHING

@@ -14,7 +14,7 @@ from tests.support.clock import FakeClock
 
 
 def event(name: str) -> UsageEvent:
-    return UsageEvent(name, b'{"id":"%b"}' % name.encode())
+    return UsageEvent(name, b'{"id":"%b","gateway":"g"}' % name.encode())
 
 
 def outbox_with(*names: str) -> tuple[Outbox, FakeClock]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.metering.events import Attempt
-from gateway.metering.stream import ATTEMPTS_MAX, Counts, attempts_of, discarded_of
+from gateway.metering.stream import ATTEMPTS_MAX, Counts, StreamBooks, discarded_of
 
 ONE, TWO, THREE = ("m", "i-1"), ("m", "i-2"), ("big", "i-3")
 
@@ -35,20 +35,35 @@ def test_computed_is_the_last_instances_word_after_what_it_was_given() -> None:
 
 def test_framed_tokens_are_divided_among_attempts() -> None:
     """CASES 86: each instance's part, in order; together they are what was framed."""
-    assert attempts_of([], ONE, 50) == ()
-    parts = attempts_of([(*ONE, 10), (*TWO, 30)], THREE, 50)
+    assert StreamBooks().attempts(*ONE, 50) == ()
+    parts = StreamBooks([(*ONE, 10), (*TWO, 30)]).attempts(*THREE, 50)
     assert parts == (Attempt(*ONE, 10), Attempt(*TWO, 20), Attempt(*THREE, 20))
 
 
 def test_an_attempt_whose_tokens_were_not_framed_is_free() -> None:
     """A stream cancelled with less framed than the first instance made."""
-    parts = attempts_of([(*ONE, 10), (*TWO, 30)], THREE, 12)
+    parts = StreamBooks([(*ONE, 10), (*TWO, 30)]).attempts(*THREE, 12)
     assert [part.completion_tokens for part in parts] == [10, 2, 0]
 
 
 def test_attempts_are_bounded() -> None:
     """However often it moved, an event holds so many, and they add up."""
     former = [("m", f"i-{n}", n + 1) for n in range(200)]
-    parts = attempts_of(former, ONE, 201)
+    parts = StreamBooks(former).attempts(*ONE, 201)
     assert len(parts) == ATTEMPTS_MAX
     assert sum(part.completion_tokens for part in parts) == 201
+
+
+def test_a_stream_that_moves_on_is_divided() -> None:
+    """Who made nothing has no part; who was never accepted cannot have made any."""
+    books = StreamBooks()
+    books.leave("", "i-0", 0)
+    books.hear(10)
+    books.leave(*ONE, 10)
+    books.leave(*TWO, 10)
+    books.hear(25)
+    books.hear(24)
+    books.told = 15
+    counts = books.counts("stop", framed=24)
+    assert (counts.heard, counts.computed, discarded_of(counts)) == (25, 25, 1)
+    assert books.attempts(*THREE, 24) == (Attempt(*ONE, 10), Attempt(*THREE, 14))

@@ -11,7 +11,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 PROTOS := $(wildcard proto/seedance/v2/*.proto)
 PORT ?= 8080
 
-.PHONY: help install up test lint types fmt proto proto-check bench bench-engine bench-gpu bench-sessions chaos clean simulate test-compose test-equality test-heavy test-postgres bench-metering
+.PHONY: help install up test lint types fmt proto proto-check bench bench-engine bench-gpu bench-sessions bench-metering bench-tenants chaos clean simulate test-compose test-equality test-heavy test-postgres
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -71,6 +71,9 @@ bench-engine: $(STAMP) ## Our mesh beside llama-cpp-python and transformers (ARG
 
 bench-sessions: $(STAMP) ## What the death of a process, a slow reader and a checkpoint cost (half an hour)
 	$(BIN)/python -m launcher.bench.sessions
+
+bench-tenants: $(STAMP) ## Are tenants' weights kept, and does one tenant's noise reach another? Two minutes
+	$(BIN)/python -m launcher.bench.tenants $(ARGS)
 
 RUNS ?= 100
 chaos: $(STAMP) ## Break the mesh RUNS times (100), of ENGINE script or native; SEED and KINDS as printed

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gateway.app import build_app
-from gateway.auth import Authenticator, allowed_origins, parse_keys
 from gateway.config import GatewaySettings
 from gateway.connections import Connections
 from gateway.deps import GatewayDeps
@@ -21,10 +20,12 @@ from gateway.session.registry import SessionRegistry
 from gateway.store.base import SessionStore
 from gateway.store.memory import MemoryStore
 from gateway.store.redis import RedisStore
-from gateway.tickets import Tickets
+from gateway.tenants.opening import open_authenticator, open_tenants
+from gateway.tenants.upstream import FairUpstream
 from gateway.upstream.membership import MembershipSource, RouterWatch, StaticList
 from gateway.upstream.pool import InstancePool
 from mesh.clock import Clock, SystemClock
+from mesh.document import DocumentError
 from mesh.flags import settings_from_flags
 from mesh.lifecycle import die_with_parent, run_service
 from mesh.settings import exit_with
@@ -59,17 +60,6 @@ def _membership(settings: GatewaySettings, clock: Clock) -> MembershipSource:
     return StaticList(settings.instance_addresses)
 
 
-def _authenticator(settings: GatewaySettings, store: SessionStore) -> Authenticator:
-    try:
-        keys = parse_keys(settings.keys.get_secret_value())
-        origins = allowed_origins(settings.gateway_urls, settings.origins)
-    except ValueError as error:
-        exit_with(str(error))
-    tickets = Tickets(store, settings.ticket_ttl_s)
-    anonymous = settings.anonymous_tenant or None
-    return Authenticator(keys, origins, tickets, anonymous_tenant=anonymous)
-
-
 async def _instances_known(pool: InstancePool) -> None:
     """Return when an instance can take a stream, or it has taken too long to wait for one."""
     with contextlib.suppress(TimeoutError):
@@ -93,6 +83,12 @@ async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
         calls=settings.upstream_calls,
         on_breaker=lambda instance, state: metrics.breakers.labels(instance, state.value).inc(),
     )
+    try:
+        tenants = open_tenants(settings, clock)
+        authenticator = open_authenticator(settings, store, tenants, clock)
+    except (DocumentError, ValueError) as error:
+        exit_with(str(error))
+    upstream = FairUpstream(pool, tenants, clock, settings.openings_max)
     tracing = Tracing(
         "gateway",
         secrets.token_hex(4),
@@ -103,18 +99,23 @@ async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
         settings,
         clock,
         store,
-        pool,
+        upstream,
         tracing,
         metrics,
-        _authenticator(settings, store),
+        authenticator,
         UsageMeter(store, clock, _spool(settings)),
+        tenants,
     )
     await deps.usage.take_up()
     registry = SessionRegistry(deps)
     connections = Connections(settings.connections_max)
     server = GatewayServer(build_app(deps, registry, connections), settings, connections, clock)
     async with asyncio.TaskGroup() as tasks:
-        housekeeping = [tasks.create_task(pool.run()), tasks.create_task(registry.run())]
+        housekeeping = [
+            tasks.create_task(pool.run()),
+            tasks.create_task(registry.run()),
+            tasks.create_task(tenants.run(upstream)),
+        ]
         # The socket listens already: whoever connects now waits a moment in its backlog instead of
         # hearing from a gateway just started that there are no instances (CASES 48).
         await _instances_known(pool)
@@ -126,6 +127,7 @@ async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
         for task in housekeeping:
             task.cancel()
     await deps.usage.close()
+    await tenants.close()
     await store.close()
     tracing.close()
 

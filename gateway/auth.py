@@ -13,14 +13,17 @@ import binascii
 import hashlib
 import hmac
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, QueryParams
 
+from gateway.signed_tokens import TokenTimeError
 from gateway.store.base import StoreUnavailableError
+from gateway.tenants.model import NO_TENANTS, ApiKey, TenantBook
+from gateway.tenants.origins import ANY_ORIGIN, allowed_origins, is_allowed
+from gateway.tenants.reader import TENANT_NAME
 from gateway.tickets import Principal, Tickets
 from seedance.protocol.errors import CloseCode, ErrorCode
 
@@ -39,19 +42,14 @@ __all__ = [
 
 AUTH_ITEM = "seedance.auth."
 VERSION_ITEM = "seedance.v2."
-ANY_ORIGIN = "*"
 
 # RFC 6750 §2.1, with any visible ASCII in the key; the scheme's name has no case (RFC 9110 §11.1).
 _BEARER = re.compile(r"bearer +([!-~]+)", re.IGNORECASE | re.ASCII)
-_TENANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
 _SHA256_HEX = re.compile(r"[0-9a-fA-F]{64}", re.ASCII)
 # Where people put a key in a URL; there it ends up in logs (CASES 108).
 _QUERY_KEY_NAMES = frozenset({"token", "key", "api_key", "apikey", "access_token", "authorization"})
-_DEFAULT_PORTS = {"http": 80, "https": 443}
-_HTTP_OF_WS = {"ws": "http", "wss": "https"}
-_LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
-
-Origin = tuple[str, str, int]
+# Whose signed token a text is, if it is one (`gateway.signed_tokens.verify`).
+VerifyToken = Callable[[str], Principal | None]
 
 
 class Refusal(Enum):
@@ -59,7 +57,9 @@ class Refusal(Enum):
 
     BAD_ORIGIN = "bad_origin"
     BAD_AUTHORIZATION = "bad_authorization"
+    BAD_AUTHORIZATION_TIME = "bad_authorization_time"
     UNAUTHORIZED = "unauthorized"
+    UNAUTHORIZED_TIME = "unauthorized_time"
     UNAVAILABLE = "unavailable"
 
 
@@ -77,6 +77,8 @@ class RefusalRow:
     message: str
 
 
+_WRONG_TIME = "clock_skew: the token is over or not valid yet by more than 30 s; compare the clocks"
+
 REFUSALS: dict[Refusal, RefusalRow] = {
     Refusal.BAD_ORIGIN: RefusalRow(
         403, None, ErrorCode.UNAUTHORIZED, "this Origin may not use the gateway"
@@ -90,6 +92,11 @@ REFUSALS: dict[Refusal, RefusalRow] = {
         ErrorCode.UNAUTHORIZED,
         "show a valid key in the Authorization header, or a ticket; never a key in the URL",
     ),
+    # Only who holds a rightly signed token gets to hear these two.
+    Refusal.BAD_AUTHORIZATION_TIME: RefusalRow(401, None, ErrorCode.UNAUTHORIZED, _WRONG_TIME),
+    Refusal.UNAUTHORIZED_TIME: RefusalRow(
+        401, CloseCode.UNAUTHORIZED, ErrorCode.UNAUTHORIZED, _WRONG_TIME
+    ),
     Refusal.UNAVAILABLE: RefusalRow(
         503,
         CloseCode.TRY_AGAIN_LATER,
@@ -97,14 +104,6 @@ REFUSALS: dict[Refusal, RefusalRow] = {
         "tickets cannot be checked at the moment",
     ),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class ApiKey:
-    """A tenant's key, known by its SHA-256 (32 bytes)."""
-
-    tenant: str
-    digest: bytes
 
 
 def parse_keys(text: str) -> tuple[ApiKey, ...]:
@@ -115,7 +114,7 @@ def parse_keys(text: str) -> tuple[ApiKey, ...]:
     keys = []
     for number, entry in enumerate(filter(None, map(str.strip, text.split(","))), 1):
         tenant, _, digest = entry.partition(":")
-        if not _TENANT.fullmatch(tenant) or not _SHA256_HEX.fullmatch(digest):
+        if not TENANT_NAME.fullmatch(tenant) or not _SHA256_HEX.fullmatch(digest):
             raise ValueError(
                 f"entry {number} must be `tenant:sha256hex`, the hex SHA-256 of the tenant's key"
             )
@@ -123,51 +122,13 @@ def parse_keys(text: str) -> tuple[ApiKey, ...]:
     return tuple(keys)
 
 
-def _origin(url: str) -> Origin | None:
-    """(scheme, host, port) of an origin or a WebSocket base URL; None: it is not one."""
-    try:
-        parts = urlsplit(url)
-        scheme = _HTTP_OF_WS.get(parts.scheme, parts.scheme)
-        port = parts.port or _DEFAULT_PORTS[scheme]
-    except (ValueError, KeyError):
-        return None
-    if not parts.hostname or parts.username is not None:
-        return None
-    return scheme, parts.hostname.lower(), port
-
-
-def allowed_origins(gateways: Iterable[str], extra: Iterable[str] = ()) -> frozenset[str]:
-    """The allow-list of `Origin` values: the pages of all gateways, and what is configured besides.
-
-    `gateways` are public WebSocket base URLs, `extra` origins such as `https://app.example.com` or
-    `*` for any. The loopback names stand for each other: a page opened as `http://localhost:8080`
-    belongs to the gateway `ws://127.0.0.1:8080`. Raises `ValueError` for what is no origin.
-    """
-    found = set()
-    for url in (*gateways, *extra):
-        if url == ANY_ORIGIN:
-            found.add(ANY_ORIGIN)
-            continue
-        origin = _origin(url)
-        if origin is None:
-            raise ValueError(f"{url!r} must be an origin such as https://app.example.com")
-        scheme, host, port = origin
-        for name in _LOOPBACK_NAMES if host in _LOOPBACK_NAMES else (host,):
-            found.add(_spelled((scheme, name, port)))
-    return frozenset(found)
-
-
-def _spelled(origin: Origin) -> str:
-    scheme, host, port = origin
-    return f"{scheme}://{host}:{port}"
-
-
 class Authenticator:
     """Decides who a request comes from.
 
     `anonymous_tenant` is the tenant of whoever shows nothing; None: nobody is anonymous. It never
     applies to somebody who shows a wrong key. Programs that insist on sending a key, such as
-    OpenAI's clients, may send the anonymous tenant's name.
+    OpenAI's clients, may send the anonymous tenant's name. `book` gives the tenants of the file as
+    it is now, `verify` knows signed tokens.
     """
 
     def __init__(
@@ -177,75 +138,93 @@ class Authenticator:
         tickets: Tickets,
         *,
         anonymous_tenant: str | None = None,
+        book: Callable[[], TenantBook] = lambda: NO_TENANTS,
+        verify: VerifyToken = lambda _: None,
     ) -> None:
         self._keys = tuple(keys)
         if anonymous_tenant is not None:
             digest = hashlib.sha256(anonymous_tenant.encode()).digest()
-            self._keys += (ApiKey(anonymous_tenant, digest),)
+            self._keys += (ApiKey(anonymous_tenant, digest, "anonymous"),)
         self._origins = origins
         self.tickets = tickets
         self._anonymous = Principal(anonymous_tenant) if anonymous_tenant is not None else None
+        self._book = book
+        self._verify = verify
 
     async def connect(
         self, headers: Headers, query: QueryParams, subprotocols: Sequence[str] = ()
     ) -> Principal | Refusal:
         """Who opens a WebSocket; `subprotocols` as the client offered them."""
         decided = self._from_headers(headers, query)
-        if decided is not None:
-            return decided
-        items = [item for item in subprotocols if item.startswith(AUTH_ITEM)]
-        if items:
-            return self._from_subprotocols(items, subprotocols)
-        if "ticket" in query:
-            return await self._from_ticket(query["ticket"])
-        return self._anonymous or Refusal.UNAUTHORIZED
+        if decided is None:
+            items = [item for item in subprotocols if item.startswith(AUTH_ITEM)]
+            if items:
+                decided = self._from_subprotocols(items, subprotocols)
+            elif "ticket" in query:
+                decided = await self._from_ticket(query["ticket"])
+        return self._at_home(decided, headers)
 
     def request(self, headers: Headers, query: QueryParams) -> Principal | Refusal:
         """Who sends an HTTP request: the Origin rule and the bearer key, as on a WebSocket."""
-        decided = self._from_headers(headers, query)
-        if decided is not None:
-            return decided
-        return self._anonymous or Refusal.UNAUTHORIZED
+        return self._at_home(self._from_headers(headers, query), headers)
 
     def tenant_shown(self, headers: Headers, subprotocols: Sequence[str] = ()) -> str | None:
         """The tenant whose key is shown, also by somebody who was refused: the bill's business only."""
-        for shown in headers.getlist("authorization"):
-            match = _BEARER.fullmatch(shown)
-            if match:
-                return self._tenant_of(match[1])
+        bearers = [_BEARER.fullmatch(shown) for shown in headers.getlist("authorization")]
         items = [item for item in subprotocols if item.startswith(AUTH_ITEM)]
-        key = _key_of_item(items[0]) if items else None
-        return self._tenant_of(key) if key else None
+        for key in (*(m[1] for m in bearers if m), *map(_key_of_item, items)):
+            try:
+                who = self._who(key) if key else None
+            except TokenTimeError:
+                continue
+            if who is not None:
+                return who.tenant
+        return None
 
     def _from_headers(self, headers: Headers, query: QueryParams) -> Principal | Refusal | None:
         """What Origin, query and Authorization decide; None: they leave it open."""
-        origins = headers.getlist("origin")
-        if origins and not all(self._origin_allowed(origin) for origin in origins):
+        if not all(self._is_known(origin) for origin in headers.getlist("origin")):
             return Refusal.BAD_ORIGIN
-        tenant = None
+        shown: Principal | None = None
         authorization = headers.getlist("authorization")
         if authorization:
             match = _BEARER.fullmatch(authorization[0]) if len(authorization) == 1 else None
-            tenant = self._tenant_of(match[1]) if match else None
-            if tenant is None:
+            try:
+                shown = self._who(match[1]) if match else None
+            except TokenTimeError:
+                return Refusal.BAD_AUTHORIZATION_TIME
+            if shown is None:
                 return Refusal.BAD_AUTHORIZATION
         if _shows_key(query):  # a right key in the header does not excuse one in the URL
             return Refusal.UNAUTHORIZED
-        return None if tenant is None else Principal(tenant)
+        return shown
 
-    def _origin_allowed(self, text: str) -> bool:
-        if ANY_ORIGIN in self._origins:
-            return True
-        origin = _origin(text)
-        return origin is not None and _spelled(origin) in self._origins
+    def _is_known(self, origin: str) -> bool:
+        """Whether anybody at all may come from there: who it is, is not known yet."""
+        return is_allowed(origin, self._origins) or any(
+            is_allowed(origin, tenant.origins) for tenant in self._book().tenants.values()
+        )
 
-    def _tenant_of(self, key: str) -> str | None:
-        digest = hashlib.sha256(key.encode(errors="surrogatepass")).digest()
-        tenant = None
-        for known in self._keys:  # no early way out: the time must not name the key
+    def _at_home(
+        self, decided: Principal | Refusal | None, headers: Headers
+    ) -> Principal | Refusal:
+        """The principal, if its own tenant may come from where it comes from."""
+        who = decided or self._anonymous or Refusal.UNAUTHORIZED
+        if isinstance(who, Refusal):
+            return who
+        allowed = self._book().tenant(who.tenant).origins or self._origins
+        at_home = all(is_allowed(origin, allowed) for origin in headers.getlist("origin"))
+        return who if at_home else Refusal.BAD_ORIGIN
+
+    def _who(self, shown: str) -> Principal | None:
+        """Whose key or token it is. Raises `TokenTimeError`."""
+        digest = hashlib.sha256(shown.encode(errors="surrogatepass")).digest()
+        found = None
+        for known in (*self._keys, *self._book().keys):
+            # No early way out: the time must not name the key.
             if hmac.compare_digest(known.digest, digest):
-                tenant = known.tenant
-        return tenant
+                found = known
+        return self._verify(shown) if found is None else Principal(found.tenant, key=found.label)
 
     def _from_subprotocols(
         self, items: Sequence[str], subprotocols: Sequence[str]
@@ -253,8 +232,10 @@ class Authenticator:
         # The item is never echoed back, so without another one the browser would fail the socket.
         beside = any(item.startswith(VERSION_ITEM) for item in subprotocols)
         key = _key_of_item(items[0]) if len(items) == 1 and beside else None
-        tenant = self._tenant_of(key) if key else None
-        return Refusal.UNAUTHORIZED if tenant is None else Principal(tenant)
+        try:
+            return (self._who(key) if key else None) or Refusal.UNAUTHORIZED
+        except TokenTimeError:
+            return Refusal.UNAUTHORIZED_TIME
 
     async def _from_ticket(self, ticket: str) -> Principal | Refusal:
         try:

@@ -34,6 +34,12 @@ class GatewaySettings(ServiceSettings):
     commit_interval_ms: float = Field(
         20, ge=1, le=1000, description="Time between two commits to the session store."
     )
+    text_commit_interval_ms: float = Field(
+        200,
+        ge=1,
+        le=1000,
+        description="How long text of running streams, and what was acknowledged, waits for its commit.",
+    )
     resume_ttl_s: float = Field(
         120, ge=1, le=86_400, description="How long a session lives without a connection."
     )
@@ -60,6 +66,21 @@ class GatewaySettings(ServiceSettings):
     keys: SecretStr = Field(
         SecretStr(""), description="API keys: `tenant:SHA-256 of the key in hex` each."
     )
+    tenants_file: str = Field(
+        "",
+        description="Tenants, a YAML file with their keys and limits; read again when it changes.",
+    )
+    openings_max: int = Field(
+        256,
+        ge=1,
+        description="Requests at the instances without a first token; more wait here, in fair turns.",
+    )
+    jwks_file: str = Field(
+        "", description="Keys of signed tokens, a JWKS file; read again when it changes."
+    )
+    jwt_tenant_claim: str = Field("tenant", description="The claim that names the tenant.")
+    jwt_audience: str = Field("", description="What `aud` must hold; empty: anything.")
+    jwt_issuer: str = Field("", description="What `iss` must be; empty: anybody.")
     anonymous_tenant: str = Field(
         "",
         description="Tenant of callers without a key, or with its name for one; empty: a key is needed.",

@@ -8,6 +8,7 @@ from gateway.auth import Authenticator
 from gateway.config import GatewaySettings
 from gateway.metering.meter import UsageMeter
 from gateway.store.base import SessionStore
+from gateway.tenants.desk import Tenants
 from gateway.upstream.backoff import RetryBudget
 from gateway.upstream.base import Upstream
 from mesh.clock import Clock
@@ -19,7 +20,10 @@ __all__ = ["GatewayDeps"]
 
 @dataclass(frozen=True, slots=True)
 class GatewayDeps:
-    """One gateway's collaborators; `usage` takes events without waiting, and writes them in batches."""
+    """One gateway's collaborators; `usage` takes events without waiting, and writes them in batches.
+
+    `tenants` as made by default know no limits.
+    """
 
     settings: GatewaySettings
     clock: Clock
@@ -29,4 +33,5 @@ class GatewayDeps:
     metrics: GatewayMetrics
     authenticator: Authenticator
     usage: UsageMeter
+    tenants: Tenants = field(default_factory=Tenants)
     retries: RetryBudget = field(default_factory=RetryBudget)

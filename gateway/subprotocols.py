@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable, Iterator
 from typing import Protocol
 
@@ -12,6 +13,8 @@ from seedance.protocol.frames import ClientFrame, Flush, ServerFrame, Token
 from seedance.protocol.json_codec import decode_client, encode_server
 
 __all__ = ["GATHER_S", "SUBPROTOCOLS", "BinarySpeech", "JsonSpeech", "Messages", "Speech", "speech"]
+
+_log = logging.getLogger("gateway")
 
 SUBPROTOCOLS = ("seedance.v2.json", "seedance.v2.proto", "seedance.v2.proto.zstd")
 # Compression needs something to compress: tokens of a compressed connection leave at most this
@@ -30,6 +33,10 @@ class Messages(Protocol):
 
     def send_bytes(self, data: bytes) -> None:
         """Send a binary message."""
+        ...
+
+    def send_close(self, code: int, reason: str) -> None:
+        """Close; nothing is sent any more, and nothing heard."""
         ...
 
 
@@ -126,7 +133,14 @@ class BinarySpeech:
         frames, self._frames = self._frames, []
         if frames:
             self._tokens_from = self._loop.time() + self._gather_s
-            for message in self._encoder.encode(frames):
+            try:
+                messages = self._encoder.encode(frames)
+            except Exception:  # noqa: BLE001 - a fault of ours ends this connection, and says so
+                # What was to be said is lost here, and the next envelope would not fit the last one.
+                _log.exception("frames could not be encoded")
+                self._socket.send_close(CloseCode.INTERNAL_ERROR, "a frame could not be encoded")
+                return
+            for message in messages:
                 self._socket.send_bytes(message)
 
     def hear(self, message: str | bytes) -> Iterator[Iterable[Heard]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 import msgspec
 
@@ -24,10 +24,15 @@ TICKET_LENGTH_MAX = 128
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who is connected: the tenant that pays, and the user within it where one is known."""
+    """Who is connected: the tenant that pays, and the user within it where one is known.
+
+    `key` is the label of the API key that was shown; empty: none was. It says how somebody came
+    in, not who it is.
+    """
 
     tenant: str
     user: str | None = None
+    key: str = field(default="", compare=False)
 
 
 class Tickets:

@@ -42,7 +42,7 @@ MODES = ("token", "connection", "concurrent")
 INSTANCE_CLASS_LENGTH_MAX = 64
 
 
-class Socket(MeteredSocket, Protocol):
+class Socket(Protocol):
     """What a connection needs of its WebSocket (`gateway.ws_protocol`)."""
 
     input_at: float
@@ -103,7 +103,12 @@ class Connection:
         self._windowed = windowed
         self._machine = ConnectionMachine(deps.settings.heartbeat_connection_s, now)
         identity, token = new_identity(
-            principal.tenant, affinity, mode, instance_class, windowed=windowed
+            principal.tenant,
+            affinity,
+            mode,
+            instance_class,
+            windowed=windowed,
+            now_ms=deps.store.now_ms(),
         )
         self._owner: SessionOwner = registry.begin(identity)
         self._hello = registry.hello(identity, token, 1)
@@ -211,6 +216,8 @@ class Connection:
 
     def _do(self, effect: ConnectionEffect) -> None:
         match effect:
+            case Deliver(Generate() as asked):
+                self._owner.ask(asked)
             case Deliver(event):
                 if isinstance(event, Refused):
                     self._deps.metrics.rejected.labels(event.error.code.value).inc()
@@ -280,6 +287,7 @@ async def serve_websocket(
         return
     await websocket.accept(subprotocol=chosen)
     socket: Socket = websocket.scope["extensions"][SOCKET_EXTENSION]
+    metered: MeteredSocket = websocket.scope["extensions"][SOCKET_EXTENSION]
     said = speech(chosen, socket)
     try:
         mode, instance_class = _query(websocket.query_params)
@@ -288,28 +296,29 @@ async def serve_websocket(
         said.flush()
         socket.send_close(CloseCode.PROTOCOL_ERROR, error.message)
         return
-    if not connections.admits:
-        socket.send_close(CloseCode.TOO_MANY_CONNECTIONS, "too many connections")
-        return
-    deps.usage.connected(socket, who.tenant, mode)
-    connection = Connection(
-        deps,
-        registry,
-        socket,
-        who,
-        windowed=chosen is not None,
-        affinity=_affinity(websocket, who),
-        mode=mode,
-        instance_class=instance_class,
-        traceparent=websocket.headers.get("traceparent", ""),
-        speech=said,
-    )
-    with connections.holding(connection):
-        connection.open()
-        try:
-            await _receive(websocket, connection)
-        finally:
-            connection.gone()
+    with deps.tenants.connection(who.tenant) as admitted:
+        if not (admitted and connections.admits):
+            socket.send_close(CloseCode.TOO_MANY_CONNECTIONS, "too many connections")
+            return
+        deps.usage.connected(metered, who.tenant, mode)
+        connection = Connection(
+            deps,
+            registry,
+            socket,
+            who,
+            windowed=chosen is not None,
+            affinity=_affinity(websocket, who),
+            mode=mode,
+            instance_class=instance_class,
+            traceparent=websocket.headers.get("traceparent", ""),
+            speech=said,
+        )
+        with connections.holding(connection):
+            connection.open()
+            try:
+                await _receive(websocket, connection)
+            finally:
+                connection.gone()
 
 
 async def _receive(websocket: WebSocket, connection: Connection) -> None:

@@ -54,6 +54,7 @@ def _opened(
         marks=marks,
         epoch=message.epoch if trusted else 0,
         tenant=message.tenant if trusted else "direct",
+        weight=message.weight if trusted else 0.0,
         forced_ids=tuple(message.forced_prefix),
         credit=message.credit if message.HasField("credit") else None,
         traceparent=message.traceparent,

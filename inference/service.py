@@ -140,12 +140,12 @@ class InferenceService:
         call = await self._begin(context)
         try:
             async with asyncio.TaskGroup() as tasks:
-                reader = tasks.create_task(self._read(call, request_iterator, tasks))
-                try:
-                    await self._write(call, context)
-                except grpc.aio.BaseError:
-                    # The caller went away between two messages; who is cancelled is told so.
-                    reader.cancel()
+                tasks.create_task(self._read(call, request_iterator, tasks))
+                await self._write(call, context)
+        except* grpc.aio.BaseError:
+            # The caller went away between two messages. With the writer ends what was being read and
+            # prepared for it, be that an upstream's long answer said again.
+            pass
         finally:
             # Whatever ended the call, its streams hear it: direct ones are cancelled, the mesh's
             # wait for whoever attaches.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import secrets
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -20,10 +22,23 @@ from launcher.models import ModelNotAvailableError, resolve_model
 from launcher.up import run_up
 from mesh.settings import LogLevel, exit_with
 
-__all__ = ["app", "chat", "correct", "invoice", "main", "ps", "pull", "roi", "start_mesh", "up"]
+__all__ = [
+    "app",
+    "chat",
+    "correct",
+    "invoice",
+    "key",
+    "main",
+    "ps",
+    "pull",
+    "roi",
+    "start_mesh",
+    "up",
+]
 
 DATA_DEFAULT = Path(".seedance")
 PLANS_DEFAULT = Path("plans.yaml")
+KEY_BYTES = 32
 SERVICES = ("gateway", "router", "inference", "metering")
 
 app = typer.Typer(
@@ -224,6 +239,15 @@ def roi(
         threshold=threshold,
         output=output,
     )
+
+
+@app.command()
+def key() -> None:
+    """Make an API key; whoever has the key is the tenant whose file names its hash."""
+    made = "sk-" + secrets.token_urlsafe(KEY_BYTES)
+    print(made)
+    sys.stderr.write("shown once: give it to the tenant, and write into the tenants file:\n")
+    sys.stderr.write(f'  keys: [{{sha256: "{hashlib.sha256(made.encode()).hexdigest()}"}}]\n')
 
 
 @model_app.command("pull")

@@ -10,13 +10,13 @@ from pathlib import Path
 from sqlalchemy.exc import SQLAlchemyError
 
 from mesh.clock import SystemClock
+from mesh.document import DocumentError
 from mesh.settings import exit_with
 from metering.invoice.billing import Billing, CannotCloseError
 from metering.invoice.desk import WRITERS
 from metering.invoice.pricing import UnpricedError
 from metering.plan_shelf import load_plans
 from metering.plans.calendar import Month
-from metering.plans.document import PlanError
 from metering.store.billing import BillingStore, Correction
 from metering.store.sql import SqlStore
 
@@ -56,7 +56,7 @@ def run_invoice(
         exit_with("cannot open the ledger")
     try:
         document = _invoice(store, plans, tenant, named, close=close, form=form)
-    except PlanError as error:
+    except DocumentError as error:
         exit_with(str(error))
     except (UnpricedError, CannotCloseError) as error:
         exit_with(f"{tenant}, {month}: {error}")
@@ -74,7 +74,7 @@ def run_correction(url: str, plans: Path, correction: Correction) -> None:
         store = SqlStore(url)
         amount = Billing(BillingStore(store.engine)).correct(book, correction)
         store.close()
-    except PlanError as error:
+    except DocumentError as error:
         exit_with(str(error))
     except (SQLAlchemyError, ImportError, OSError):
         exit_with("cannot write to the ledger")

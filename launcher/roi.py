@@ -9,9 +9,9 @@ from fractions import Fraction
 from pathlib import Path
 
 from launcher.invoice import write_out
+from mesh.document import DocumentError
 from mesh.settings import exit_with
 from metering.plan_shelf import load_plans
-from metering.plans.document import PlanError
 from metering.plans.model import PlanBook, PlanVersion
 from metering.roi.access_log import FIELDS, LINE_LENGTH_MAX, Access, LogReader
 from metering.roi.decision import CRITERIA, WEIGHTS, options_of
@@ -37,7 +37,7 @@ def run_roi(
     traffic = _measure(reader, logs)
     try:
         book = load_plans(plans)
-    except PlanError as error:
+    except DocumentError as error:
         exit_with(str(error))
     version = _version(book, plan or book.default_plan)
     weighed = _weights(weights)

@@ -12,6 +12,7 @@ from pathlib import Path
 from sqlalchemy.exc import SQLAlchemyError
 
 from mesh.clock import SystemClock
+from mesh.document import DocumentError
 from mesh.flags import settings_from_flags
 from mesh.lifecycle import die_with_parent, run_service
 from mesh.rpc.server import RpcServer
@@ -27,7 +28,6 @@ from metering.invoice.desk import BillingDesk
 from metering.leases import LeaseKeeper
 from metering.ledger import Ledger, LedgerUnavailableError
 from metering.plan_shelf import PlanShelf
-from metering.plans.document import PlanError
 from metering.service import MeteringService
 from metering.store.billing import BillingStore
 from metering.store.books import BookStore
@@ -48,7 +48,7 @@ def _open_store(settings: MeteringSettings) -> SqlStore:
 def _open_plans(settings: MeteringSettings) -> PlanShelf | None:
     try:
         return PlanShelf(Path(settings.plans)) if settings.plans else None
-    except PlanError as error:
+    except DocumentError as error:
         exit_with(str(error))
 
 

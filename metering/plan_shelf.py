@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from metering.plans.document import PlanError
+from mesh.watched_file import WatchedFile
 from metering.plans.model import PlanBook
 from metering.plans.reader import PLAN_BYTES_MAX, read_plans
 
@@ -15,40 +15,17 @@ _LOG = logging.getLogger("metering")
 
 
 def load_plans(path: Path) -> PlanBook:
-    """Read a plan file. Raises `PlanError`."""
-    try:
-        with path.open("rb") as file:
-            text = file.read(PLAN_BYTES_MAX + 1)
-    except OSError as error:
-        wrong = f"{path.name}: cannot be read ({error.strerror})"
-        raise PlanError(f"{wrong}; check the path and its rights") from None
-    return read_plans(text, path.name)
+    """Read a plan file. Raises `DocumentError`."""
+    return PlanShelf(path).value
 
 
-class PlanShelf:
-    """Holds the plans of one file. Raises `PlanError` when the first reading fails."""
+class PlanShelf(WatchedFile[PlanBook]):
+    """Holds the plans of one file. Raises `DocumentError` when the first reading fails."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._stamp = self._stat()
-        self._book = load_plans(path)
+        super().__init__(path, read_plans, PLAN_BYTES_MAX, _LOG, "plan file")
 
     def book(self) -> PlanBook:
         """The plans in force. A changed file that is bad is told once, and changes nothing."""
-        stamp = self._stat()
-        if stamp != self._stamp:
-            self._stamp = stamp
-            try:
-                self._book = load_plans(self._path)
-            except PlanError as error:
-                _LOG.warning("the plans stay as they were: %s", error)
-            else:
-                _LOG.info("the plan file was read again")
-        return self._book
-
-    def _stat(self) -> tuple[int, int] | None:
-        try:
-            found = self._path.stat()
-        except OSError:
-            return None
-        return found.st_mtime_ns, found.st_size
+        self.refresh()
+        return self.value

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import secrets
+from collections.abc import Iterable
 
 from gateway.metering.connection import ConnectionMeter, MeteredSocket
 from gateway.metering.events import ConnectionOpened, RequestMade, written
@@ -59,6 +60,18 @@ class UsageMeter:
         """Report an event."""
         self.outbox.add(event)
 
+    def hold(self, event: UsageEvent) -> None:
+        """An event that goes to the store with what it belongs to; `told`, `drop` or `add` follows."""
+        self.outbox.hold(event)
+
+    def told(self, events: Iterable[UsageEvent]) -> None:
+        """Held events are in the store."""
+        self.outbox.sent(events)
+
+    def drop(self, names: Iterable[str]) -> None:
+        """Held events are somebody else's to tell."""
+        self.outbox.drop(names)
+
     def connected(self, socket: MeteredSocket, tenant: str, mode: str) -> ConnectionMeter:
         """A WebSocket of a tenant is open; its end is reported when its transport is gone."""
         now_ms = self._clock.wall_ms()
@@ -91,9 +104,9 @@ class UsageMeter:
 
     # ------------------------------------------------------------ the way to metering
 
-    async def save(self) -> None:
-        """Put new events into the spool; with the store away they are safe there."""
-        await self.outbox.save()
+    async def save(self, *, held: bool = False) -> None:
+        """Put new events into the spool; with the store away (`held`) also those that were held."""
+        await self.outbox.save(held=held)
 
     async def flush(self) -> None:
         """Tell the store what it was not told. Raises `StoreUnavailableError`; nothing is lost then."""

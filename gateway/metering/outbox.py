@@ -37,6 +37,7 @@ SYNC_S = 1.0
 @dataclass(slots=True)
 class _Kept:
     event: UsageEvent
+    spooled: bool = False
     segment: int | None = None
     sent_at: float | None = None
 
@@ -52,6 +53,7 @@ class Outbox:
         self._spool = spool
         self._kept: dict[str, _Kept] = {}
         self._unsent: dict[str, _Kept] = {}
+        self._held: dict[str, _Kept] = {}
         self._unsaved: list[_Kept] = []
         self._settled: list[int] = []
         self._left: list[Path] = []
@@ -63,28 +65,43 @@ class Outbox:
 
     def add(self, event: UsageEvent) -> None:
         """Keep an event until metering has it. Never waits, never fails."""
-        if len(self._kept) >= USAGE_KEPT_MAX:
-            self._give_up(next(iter(self._kept)))
-        kept = _Kept(event)
-        self._kept[event.id] = self._unsent[event.id] = kept
-        if self._spool is not None:
-            self._unsaved.append(kept)
+        kept = self._keep(event)
+        kept.sent_at = None
+        self._held.pop(event.id, None)
+        self._unsent[event.id] = kept
+        self._spool_later(kept)
 
     def hold(self, event: UsageEvent) -> None:
-        """Keep an event that is told together with what it belongs to: `sent`, `drop` or `add` follows."""
-        self.add(event)
-        del self._unsent[event.id]
+        """Keep an event that is told together with what it belongs to: `sent`, `drop` or `add` follows.
+
+        It is not in the spool unless the store is away: whose part it is of may have a new owner,
+        and this gateway may be killed before it has told it.
+        """
+        self._held[event.id] = self._keep(event)
+
+    def _keep(self, event: UsageEvent) -> _Kept:
+        kept = self._kept.get(event.id)
+        if kept is None:
+            self._make_room()
+            kept = self._kept[event.id] = _Kept(event)
+        kept.event = event
+        return kept
 
     def drop(self, names: Iterable[str]) -> None:
         """Somebody else tells these."""
         self.committed(names)
 
-    def _give_up(self, name: str) -> None:
-        kept = self._kept.pop(name)
-        self._unsent.pop(name, None)
-        if kept.segment is not None:
-            return  # whoever starts next on this folder tells it
-        if kept.sent_at is None:
+    def _spool_later(self, kept: _Kept) -> None:
+        if self._spool is not None and not kept.spooled:
+            kept.spooled = True
+            self._unsaved.append(kept)
+
+    def _make_room(self) -> None:
+        if len(self._kept) < USAGE_KEPT_MAX:
+            return
+        kept = self._forget(next(iter(self._kept)))
+        # What is on the disk is told by whoever starts next on that folder.
+        if kept is not None and kept.segment is None and kept.sent_at is None:
             self.lost += 1
             log.error("a usage event is lost: the store has been away for too long")
 
@@ -105,10 +122,13 @@ class Outbox:
             self._left.append(path)
         await self.save()
 
-    async def save(self) -> None:
-        """Write to the spool what is new, before it is told to anybody."""
+    async def save(self, *, held: bool = False) -> None:
+        """Write to the spool what is new, before it is told to anybody; `held`: also what is held."""
         if self._spool is None:
             return
+        if held:
+            for kept in self._held.values():
+                self._spool_later(kept)
         now = self._clock.monotonic()
         sync = now >= self._synced_at + SYNC_S
         if self._unsaved or self._settled or sync:
@@ -155,22 +175,26 @@ class Outbox:
         """The usage stream has them."""
         now = self._clock.monotonic()
         for event in events:
-            kept = self._unsent.pop(event.id, None)
+            kept = self._forget(event.id)
             if kept is not None:
                 kept.sent_at = now
                 # In the order of their sending, so that `look_for_missing` looks at the oldest only.
-                self._kept[event.id] = self._kept.pop(event.id)
+                self._kept[event.id] = kept
+                self._spool_later(kept)
 
     def committed(self, names: Iterable[str]) -> None:
         """The ledger has them."""
         for name in names:
-            kept = self._kept.pop(name, None)
-            if kept is not None:
-                self._unsent.pop(name, None)
-                if kept.segment is not None:
-                    self._settled.append(kept.segment)
+            kept = self._forget(name)
+            if kept is not None and kept.segment is not None:
+                self._settled.append(kept.segment)
         if not self._kept:
             self.heir_of.clear()
+
+    def _forget(self, name: str) -> _Kept | None:
+        self._unsent.pop(name, None)
+        self._held.pop(name, None)
+        return self._kept.pop(name, None)
 
     def look_for_missing(self, oldest_waiting_s: float) -> int:
         """Tell again what the store has lost; the oldest entry that waits there is so old."""

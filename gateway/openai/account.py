@@ -40,14 +40,16 @@ class Caller:
 
 
 class Account:
-    """Opened with the request; when each of its `choices` is closed, everything is written down, once.
+    """Opened with the request, if its tenant may make it; when each of its `choices` is closed, everything is written down, once.
 
     The prompt is counted once, whatever the number of choices: it is the first one's (CASES 90).
+    Raises `SeedanceError` when the tenant is over a limit.
     """
 
     def __init__(
         self, deps: GatewayDeps, request: GenerateRequest, caller: Caller, choices: int = 1
     ) -> None:
+        self._permit = deps.tenants.admit(caller.tenant, request, choices)
         self.session = _SESSION_PREFIX + secrets.token_hex(12)
         self.usage = Usage()
         self._open_choices = choices
@@ -109,6 +111,7 @@ class Account:
             self._write()
 
     def _write(self) -> None:
+        self._permit.close()
         # One choice that fails fails the request, and the others are cancelled for it.
         reasons = [choice.reason for choice in self._choices]
         failures = [r for r in reasons if r in _FAILURES]

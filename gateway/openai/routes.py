@@ -199,16 +199,18 @@ def _model_object(name: str) -> dict[str, Any]:
 
 
 def _models(deps: GatewayDeps) -> Answer:
-    async def answer(_: Request, _principal: Principal, headers: dict[str, str]) -> Response:
-        data = [_model_object(name) for name in deps.upstream.models()]
+    async def answer(_: Request, principal: Principal, headers: dict[str, str]) -> Response:
+        names = (n for n in deps.upstream.models() if deps.tenants.may_use(principal.tenant, n))
+        data = [_model_object(name) for name in names]
         return _json({"object": "list", "data": data}, headers)
 
     return answer
 
 
 def _model(deps: GatewayDeps, name: str) -> Answer:
-    async def answer(_: Request, _principal: Principal, headers: dict[str, str]) -> Response:
-        if name not in deps.upstream.models():
+    async def answer(_: Request, principal: Principal, headers: dict[str, str]) -> Response:
+        mine = deps.tenants.may_use(principal.tenant, name)
+        if not mine or name not in deps.upstream.models():
             raise SeedanceError(ErrorCode.MODEL_NOT_FOUND, "no such model is served", field="model")
         return _json(_model_object(name), headers)
 

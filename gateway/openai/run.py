@@ -41,7 +41,7 @@ REOPEN_DELAYS_S = (0.0, 0.25, 0.5, 1.0, 2.0)
 # How long a cancelled generation's last word is waited for; it carries the exact usage.
 CANCEL_WAIT_S = 2.0
 
-# The same request may do well on another instance.
+# The same request may do well on another instance; within the gateway's `RetryBudget`, as none runs yet.
 _TRY_ELSEWHERE = (ErrorCode.UNAVAILABLE,)
 # And a continuation must not die of a full queue.
 _TRY_ELSEWHERE_AGAIN = (ErrorCode.UNAVAILABLE, ErrorCode.OVERLOADED)
@@ -244,6 +244,7 @@ class Generation:
         """The instance has taken it."""
         if self._accepted is None:
             self._accepted = accepted
+        self._deps.retries.taken()
         self._account.accepted(accepted)
         self._wake.set()
 
@@ -280,8 +281,11 @@ class Generation:
         if usage is not None:
             self._account.computed(self._request.sampling.choice, usage)
             self._books.told = usage.completion_tokens
-        retried = _TRY_ELSEWHERE if self._accepted is None else _TRY_ELSEWHERE_AGAIN
-        self._finish(_Lost(error) if error.code in retried else error)
+        if self._accepted is None:
+            again = error.code in _TRY_ELSEWHERE and self._deps.retries.spend()
+        else:
+            again = error.code in _TRY_ELSEWHERE_AGAIN
+        self._finish(_Lost(error) if again else error)
 
     def on_pressure(self, _level: PressureLevel, _reason: str) -> None:
         """OpenAI's API has no word for it."""

@@ -1,6 +1,9 @@
-"""Write-behind: every session's news in one pipelined commit, every few milliseconds (§4.4).
+"""Write-behind: what is new about sessions in one pipelined commit, every few milliseconds (§4.4).
 
-Only `accepted` waits for it. With the store away nothing waits; when it is back, with the same data,
+Text of running streams may wait longer than openings, ends and resumes: sessions that have no other
+news take turns, so that one commit carries more tokens of fewer of them.
+
+Only `accepted` waits for a commit. With the store away nothing waits; when it is back, with the same data,
 old data or none, the owners write everything that is live again, since their memory is the truth.
 """
 
@@ -8,12 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Iterable
 from enum import Enum
 from typing import TYPE_CHECKING
+from weakref import ref
 
 from gateway.metering.meter import UsageMeter
+from gateway.session.turns import Turns
 from gateway.store.base import (
     OWNER_RENEW_S,
     CommitResult,
@@ -30,14 +35,20 @@ if TYPE_CHECKING:
 
     _Write = tuple[SessionOwner, SessionWrite]
 
-__all__ = ["Checkpointer", "StoreState"]
+__all__ = ["MARK_CHECK_S", "OWNER_TOLD_S", "WRITES_FAILED_MAX", "Checkpointer", "StoreState"]
 
 log = logging.getLogger("gateway")
 
 STORE_RETRY_S = 0.5
 # How often the store is asked whether it is still the one that has our data.
 MARK_CHECK_S = 1.0
-RENEW_S = OWNER_RENEW_S / 2
+# An owner hears that there is a newer one when it writes: also of a session that has nothing new, within
+# `OWNER_TOLD_S` (§4.6), the time between two looks and a slow commit included.
+OWNER_TOLD_S = 10.0
+RENEW_S = min(OWNER_RENEW_S / 2, OWNER_TOLD_S - 2 * MARK_CHECK_S)
+RENEWALS_AT_ONCE_MAX = 256
+# How often in a row a write that the store cannot carry out is tried again, whole.
+WRITES_FAILED_MAX = 5
 NS_PER_MS = 1_000_000
 
 
@@ -58,6 +69,7 @@ class Checkpointer:
         clock: Clock,
         tracing: Tracing,
         interval_s: float,
+        text_interval_s: float,
     ) -> None:
         self.state = StoreState.THERE
         self.owners: dict[SessionOwner, None] = {}
@@ -67,22 +79,41 @@ class Checkpointer:
         self._tracing = tracing
         self._interval_s = interval_s
         self._dirty: dict[SessionOwner, None] = {}
+        self.turns = Turns(max(1, round(text_interval_s / interval_s)))
         self._wake = asyncio.Event()
         self._committing = asyncio.Lock()
         self._mark: str | None = None
         self._mark_at = 0.0
-        self._renew_at = 0.0
+        # In the order of their times, since each waits for as long as any other. Many an owner is gone
+        # before its time has come, and is not to be kept by this.
+        self._renewals: deque[tuple[float, ref[SessionOwner]]] = deque()
+
+    def own(self, owner: SessionOwner) -> None:
+        """This gateway owns it from now on."""
+        self.owners[owner] = None
+        self._renewals.append((self._clock.monotonic() + RENEW_S, ref(owner)))
+
+    def disown(self, owner: SessionOwner) -> None:
+        """And no longer; what it has to say may still be written."""
+        self.owners.pop(owner, None)
+
+    @property
+    def bills_waiting(self) -> int:
+        """Bills of streams that are not in the store yet, also of sessions that are over."""
+        return sum(owner.journal.bills_waiting for owner in self.owners | self._dirty)
 
     def mark(self, owner: SessionOwner) -> None:
         """The owner may have news."""
-        self._dirty[owner] = None
+        if owner.journal.pressing:
+            self._dirty[owner] = None
+        else:
+            self.turns.add(owner)
         self._wake.set()
 
     async def run(self) -> None:
         """Commit for ever: at once when the last commit is long enough ago, else on the interval."""
-        self._renew_at = self._clock.monotonic() + RENEW_S
         while True:
-            await self.commit()
+            await self.tick()
             await asyncio.sleep(
                 self._interval_s if self.state is StoreState.THERE else STORE_RETRY_S
             )
@@ -96,21 +127,29 @@ class Checkpointer:
         except TimeoutError:
             return
 
+    async def tick(self) -> None:
+        """Write what does not wait, and whose turn it is."""
+        async with self._committing:
+            await self._commit(self.turns.take())
+
     async def commit(self) -> None:
         """Write all that is new now; returns when it is in the store, or the store is found away."""
         # One after the other: two on their way at once, over two connections, may arrive the other
         # way round, and token ids are appended as they come.
         async with self._committing:
-            await self._commit()
+            await self._commit(self.turns.take_all())
 
-    async def _commit(self) -> None:
-        self._wake.clear()
+    async def _commit(self, whose_turn: Iterable[SessionOwner]) -> None:
+        self._dirty.update(dict.fromkeys(whose_turn))
+        if not self.turns:
+            self._wake.clear()
         self._renew_if_due()
         await self._usage.save()
         try:
             await self._check_mark()
             await self._usage.flush()
         except StoreUnavailableError:
+            await self._usage.save(held=True)
             self._away(self._take())
             return
         writes = self._take()
@@ -121,40 +160,52 @@ class Checkpointer:
         try:
             result = await self._store.commit([write for _, write in writes])
         except StoreUnavailableError:
+            await self._usage.save(held=True)
             self._away(writes)
             return
         self._there()
         self._trace(writes, started_ms)
         for owner, write in writes:
-            with self._alone(owner):
+            try:
                 self._tell(owner, write, result)
+            except Exception as fault:  # noqa: BLE001 - of one session, and stays with it
+                self._let_go(owner, fault)
 
     def _take(self) -> list[_Write]:
         dirty, self._dirty = self._dirty, {}
         taken = []
         for owner in dirty:
-            with self._alone(owner):
+            try:
                 write = owner.take_write()
-                if write is not None:
-                    taken.append((owner, write))
+            except Exception as fault:  # noqa: BLE001 - of one session, and stays with it
+                self._let_go(owner, fault)
+                continue
+            if write is not None:
+                taken.append((owner, write))
         return taken
 
     def _tell(self, owner: SessionOwner, write: SessionWrite, result: CommitResult) -> None:
         if write.session in result.fenced:
             self._refused(owner, write)
+        elif write.session in result.failed:
+            self._not_writable(owner)
         elif write.session in result.missing:
             owner.not_stored(write)
         else:
             owner.stored(write)
 
-    @contextmanager
-    def _alone(self, owner: SessionOwner) -> Iterator[None]:
-        """A fault of one session stays with it: the gateway's others are written and go on."""
-        try:
-            yield
-        except Exception:
-            log.exception("session %s cannot go on here", owner.identity.session)
+    def _not_writable(self, owner: SessionOwner) -> None:
+        owner.journal.failed()
+        if owner.journal.failures > WRITES_FAILED_MAX:
+            log.error("session %s cannot be written", owner.identity.session)
             owner.failed()
+        else:
+            self.mark(owner)
+
+    def _let_go(self, owner: SessionOwner, fault: Exception) -> None:
+        """After a fault of one session: the gateway's others are written and go on."""
+        log.error("session %s cannot go on here", owner.identity.session, exc_info=fault)
+        owner.failed()
 
     def _refused(self, owner: SessionOwner, write: SessionWrite) -> None:
         if write.epoch < owner.epoch:
@@ -182,10 +233,14 @@ class Checkpointer:
 
     def _renew_if_due(self) -> None:
         now = self._clock.monotonic()
-        if now < self._renew_at:
-            return
-        self._renew_at = now + RENEW_S
-        for owner in self.owners:
+        for _ in range(min(len(self._renewals), RENEWALS_AT_ONCE_MAX)):
+            if now < self._renewals[0][0]:
+                return
+            _, referred = self._renewals.popleft()
+            owner = referred()
+            if owner is None or owner not in self.owners:
+                continue
+            self._renewals.append((now + RENEW_S, referred))
             # Without a connection its time is running out, and is not to be renewed.
             if owner.carrier is not None:
                 owner.journal.renew()
@@ -197,11 +252,13 @@ class Checkpointer:
             log.warning("the session store is away: sessions go on from memory")
             self._level(committed=False)
         for owner, write in writes:
-            with self._alone(owner):
-                if write.closed:
-                    self._dirty[owner] = None
-                else:
-                    owner.not_stored(write)
+            if write.closed:
+                self._dirty[owner] = None
+                continue
+            try:
+                owner.not_stored(write)
+            except Exception as fault:  # noqa: BLE001 - of one session, and stays with it
+                self._let_go(owner, fault)
 
     def _there(self) -> None:
         if self.state is StoreState.AWAY:
@@ -211,16 +268,20 @@ class Checkpointer:
 
     def _level(self, *, committed: bool) -> None:
         for owner in list(self.owners):
-            with self._alone(owner):
+            try:
                 owner.store_level(committed=committed)
+            except Exception as fault:  # noqa: BLE001 - of one session, and stays with it
+                self._let_go(owner, fault)
 
     def _trace(self, writes: list[_Write], started_ms: int) -> None:
         ended_ns = self._clock.wall_ms() * NS_PER_MS
         attributes = {Attribute.DB_SYSTEM: "redis", Attribute.DB_OPERATION: "commit"}
         for owner, write in writes:
             for stream in write.streams:
+                if stream.opened is None:
+                    continue
                 machine = owner.machine.streams.live.get(stream.id)
-                if stream.opened is None or machine is None or machine.stored:
+                if machine is None or machine.stored:
                     continue
                 self._tracing.record(
                     Span.STORE_COMMIT,

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from gateway.metering.stream import StreamBooks
 from gateway.session.bill import bill_of
 from gateway.session.journal import Opening
+from gateway.tenants.desk import Permit
 from gateway.upstream.base import Attach, NoInstanceError, Open, StreamHandle, Where
 from mesh.telemetry.names import Attribute, Span
 from mesh.telemetry.tracing import SpanHandle
@@ -67,10 +68,13 @@ class _Phase(Enum):
 
 
 class Generation:
-    """Listens to the instance for one stream of one session."""
+    """Listens to the instance for one stream of one session; `permit` counts it until it ends."""
 
-    def __init__(self, owner: SessionOwner, stream: StreamMachine, opening: Opening) -> None:
+    def __init__(
+        self, owner: SessionOwner, stream: StreamMachine, opening: Opening, permit: Permit
+    ) -> None:
         self.opening = opening
+        self._permit = permit
         self._owner = owner
         self._deps = owner.deps
         self._stream = stream
@@ -132,27 +136,20 @@ class Generation:
 
     def finish(self, finished: Finished) -> None:
         """The stream is settled: end its span, and write its bill if an instance ever took it."""
-        opening, usage = self.opening, finished.usage
-        opening.settled(self._stream.end, usage)
+        opening = self.opening
+        self._permit.close()
+        opening.settled(self._stream.end, finished.usage)
         self._deps.metrics.requests.labels("websocket", finished.reason).inc()
         if opening.model:  # what no instance took costs nothing
             bill = bill_of(self._owner, self._stream, opening, self._books, finished)
-            self._deps.usage.add(bill.event(reused=opening.reused))
-        self._span.set(
-            {
-                Attribute.RESPONSE_MODEL: opening.model,
-                Attribute.INSTANCE: opening.instance,
-                Attribute.FINISH_REASONS: (finished.reason,),
-                Attribute.INPUT_TOKENS: usage.prompt_tokens or opening.prompt_tokens,
-                Attribute.OUTPUT_TOKENS: usage.completion_tokens,
-            }
-        )
-        failed = finished.reason in {code.value for code in ErrorCode}
-        self._span.end(error=finished.reason if failed else None)
+            self._owner.journal.bill(bill.event(reused=opening.reused))
+        self._owner.journal.touch(self._stream.id, opening=True)
+        _end_span(self._span, opening, finished)
 
     def release(self) -> None:
         """Its end is in the store: the instance may forget it."""
         self._stop_retrying()
+        self._permit.close()
         if self._handle is not None:
             self._handle.release()
         self._phase, self._handle, self._listening = _Phase.OVER, None, None
@@ -160,6 +157,7 @@ class Generation:
     def abandon(self) -> None:
         """This owner was fenced, or drains: not a word to the instance."""
         self._leave()
+        self._permit.close()
         self._phase = _Phase.OVER
         if self._stream.state not in (StreamState.SETTLED, StreamState.ENDED):
             self._span.end()  # else `finish` has
@@ -283,6 +281,7 @@ class Generation:
             len(self._stream.text.token_ids),
             traceparent=self._span.traceparent,
             credit=self._credit,
+            tenant=self._owner.identity.tenant,
         )
         self._handle = self._deps.upstream.attach(instance, spec, self._ear())
 
@@ -327,6 +326,20 @@ def _begin_span(owner: SessionOwner, stream: StreamMachine, opening: Opening) ->
     return owner.deps.tracing.start(
         Span.GENERATE, opening.traceparent, kind="server", attributes=attributes
     )
+
+
+def _end_span(span: SpanHandle, opening: Opening, finished: Finished) -> None:
+    span.set(
+        {
+            Attribute.RESPONSE_MODEL: opening.model,
+            Attribute.INSTANCE: opening.instance,
+            Attribute.FINISH_REASONS: (finished.reason,),
+            Attribute.INPUT_TOKENS: finished.usage.prompt_tokens or opening.prompt_tokens,
+            Attribute.OUTPUT_TOKENS: finished.usage.completion_tokens,
+        }
+    )
+    failed = finished.reason in {code.value for code in ErrorCode}
+    span.end(error=finished.reason if failed else None)
 
 
 class _Ear:

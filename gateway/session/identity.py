@@ -7,10 +7,11 @@ import json
 import secrets
 from dataclasses import dataclass
 
+from gateway.store.names import new_session_id
+
 __all__ = ["SessionIdentity", "hash_of", "new_identity", "read_identity"]
 
 _TOKEN_BYTES = 32
-_ID_BYTES = 16
 
 
 def hash_of(token: str) -> str:
@@ -37,11 +38,11 @@ class SessionIdentity:
 
 
 def new_identity(
-    tenant: str, user: str, mode: str, instance_class: str, *, windowed: bool
+    tenant: str, user: str, mode: str, instance_class: str, *, windowed: bool, now_ms: int
 ) -> tuple[SessionIdentity, str]:
-    """A new session, and its resume token, which only the client keeps."""
+    """A new session, and its resume token, which only the client keeps. `now_ms` is the store's clock."""
     token = secrets.token_urlsafe(_TOKEN_BYTES)
-    session = secrets.token_urlsafe(_ID_BYTES)
+    session = new_session_id(now_ms)
     identity = SessionIdentity(
         session, hash_of(token), tenant, user, mode, instance_class, windowed
     )

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from gateway.metering.meter import UsageMeter
 from gateway.metering.stream import FormerAttempt
 from gateway.session.identity import SessionIdentity
-from gateway.store.base import LogEntry, SessionWrite, StreamWrite
+from gateway.store.base import ENDS_KEPT_MAX, LogEntry, SessionWrite, StreamWrite, UsageEvent
 from seedance.protocol.errors import ErrorCode, SeedanceError
 from seedance.protocol.events import UpstreamDone, UpstreamFailed
 from seedance.protocol.frames import Generate, Timing, Usage
@@ -21,7 +22,10 @@ from seedance.protocol.json_codec import decode_client, encode_client
 from seedance.protocol.session import SessionMachine
 from seedance.protocol.stream import StreamMachine
 
-__all__ = ["Journal", "Opening"]
+__all__ = ["BILLS_KEPT_MAX", "Journal", "Opening"]
+
+# While the store is away a session may end streams for ever: as many as ends are kept.
+BILLS_KEPT_MAX = ENDS_KEPT_MAX
 
 
 @dataclass(slots=True)
@@ -122,38 +126,78 @@ def _read_end(fields: dict[str, Any] | None) -> UpstreamDone | UpstreamFailed | 
 
 
 class Journal:
-    """One session's news for the store. `openings` finds the opening of a live stream."""
+    """One session's news for the store. `openings` finds the opening of a live stream.
+
+    `pressing`: there is more than text of running streams and what was acknowledged of it. `failures`:
+    writes in a row that the store could not carry out.
+    """
 
     def __init__(
         self,
         identity: SessionIdentity,
         machine: SessionMachine,
         openings: Callable[[str], Opening | None],
+        usage: UsageMeter,
     ) -> None:
         self._identity = identity
         self._machine = machine
         self._openings = openings
+        self._usage = usage
+        self.failures = 0
         self._touched: dict[str, None] = {}
         self._opened: set[str] = set()
         self._tokens_written: dict[str, int] = {}
         self._logged_seq = 0
         self._acked = 0
+        self._bills: dict[str, UsageEvent] = {}
         self._whole = True
         self._renew = False
+        self.pressing = True
 
     def touch(self, stream: str, *, opening: bool = False) -> None:
         """Something about a stream is new; `opening`: its opening is, too."""
         self._touched[stream] = None
         if opening:
             self._opened.add(stream)
+            self.pressing = True
+
+    def bill(self, event: UsageEvent) -> None:
+        """What a stream costs, to be written with its end; what has no room any more goes without."""
+        self._bills[event.id] = event
+        self._usage.hold(event)
+        self.pressing = True
+        if len(self._bills) > BILLS_KEPT_MAX:
+            self._usage.add(self._bills.pop(next(iter(self._bills))))
+
+    def stored(self, write: SessionWrite) -> None:
+        """A write is in the store."""
+        self.failures = 0
+        self._usage.told(write.bills)
+        for bill in write.bills:
+            self._bills.pop(bill.id, None)
+
+    def let_go(self) -> None:
+        """Somebody else owns the session, and bills what the store says of it."""
+        self._usage.drop(self._bills)
+        self._bills.clear()
+
+    def failed(self) -> None:
+        """The store could not carry out a write, and may have begun to: the next one is whole."""
+        self.failures += 1
+        self.rewrite()
+
+    @property
+    def bills_waiting(self) -> int:
+        """Bills that are not in the store yet."""
+        return len(self._bills)
 
     def rewrite(self) -> None:
         """The store may have lost anything: next time everything is written."""
-        self._whole = True
+        self._whole = self.pressing = True
 
     def renew(self) -> None:
         """Write at least a sign of life next time."""
-        self._renew = True
+        self._renew = self.pressing = True
 
     @property
     def written(self) -> bool:
@@ -169,8 +213,10 @@ class Journal:
 
     def take(self, epoch: int, *, detached: bool) -> SessionWrite | None:
         """What is new since the last call; None: nothing."""
+        self.pressing = False
+        bills = tuple(self._bills.values())
         if self._machine.over:
-            return SessionWrite(self._identity.session, epoch, closed=True)
+            return SessionWrite(self._identity.session, epoch, closed=True, bills=bills)
         whole, self._whole = self._whole, False
         if whole:
             self._tokens_written.clear()
@@ -178,7 +224,7 @@ class Journal:
         streams = self._streams(whole=whole)
         entries = self._entries()
         acked = self._machine.delivery.log.base
-        news = whole or self._renew or entries or streams or acked != self._acked
+        news = whole or self._renew or entries or streams or bills or acked != self._acked
         self._renew, self._acked = False, acked
         if not news:
             return None
@@ -191,20 +237,21 @@ class Journal:
             streams=streams,
             rewrite=whole,
             detached=detached,
+            bills=bills,
         )
 
     def _entries(self) -> tuple[LogEntry, ...]:
         # What a simple client was sent is TCP's: it is not in the store, hence not resumed.
         if not self._machine.delivery.windowed:
             return ()
-        log = self._machine.delivery.log
-        entries = tuple(
-            LogEntry(entry.seq, entry.text.encode())
-            for entry in log
-            if entry.seq > self._logged_seq
-        )
+        log, logged_seq = self._machine.delivery.log, self._logged_seq
         self._logged_seq = log.last_seq
-        return entries
+        if logged_seq >= log.last_seq:
+            return ()
+        # What was acknowledged meanwhile is not in the log, hence never written.
+        return tuple(
+            [LogEntry(entry.seq, entry.text.encode()) for entry in log if entry.seq > logged_seq]
+        )
 
     def _streams(self, *, whole: bool) -> tuple[StreamWrite, ...]:
         live, ended = self._machine.streams.live, self._machine.streams.ended

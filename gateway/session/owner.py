@@ -10,6 +10,7 @@ from gateway.session.generation import Generation
 from gateway.session.identity import SessionIdentity
 from gateway.session.journal import Journal, Opening
 from gateway.store.base import SessionWrite
+from gateway.tenants.desk import Permit
 from seedance.protocol.delivery import LinkState
 from seedance.protocol.effects import (
     CancelUpstream,
@@ -23,15 +24,17 @@ from seedance.protocol.effects import (
     Send,
     SessionOver,
 )
-from seedance.protocol.errors import CloseCode
+from seedance.protocol.errors import CloseCode, SeedanceError
 from seedance.protocol.events import (
     LinkDown,
     Pump,
+    Refused,
     SessionEvent,
     Stored,
     StoreLevel,
     Tick,
 )
+from seedance.protocol.frames import Done, ErrorFrame, Generate, Token
 from seedance.protocol.session import SessionMachine, SessionState
 
 if TYPE_CHECKING:
@@ -95,11 +98,14 @@ class SessionOwner:
         self.state = OwnerState.OWNING
         self.carrier: Carrier | None = None
         self.armed_at = float("inf")
-        self.journal = Journal(identity, machine, self._opening)
+        self.journal = Journal(identity, machine, self._opening, self.deps.usage)
         self._registry = registry
         self._checkpointer: Checkpointer = registry.checkpointer
+        self.place = self._checkpointer.turns.place()
         self._generations: dict[str, Generation] = {}
         self.pumping = False
+        # Of the request that the machine is being asked for.
+        self._permit: Permit | None = None
 
     # ------------------------------------------------------------ events
 
@@ -113,6 +119,20 @@ class SessionOwner:
         if self.machine.state is SessionState.LIVE:
             self._checkpointer.mark(self)
         self._arm(now)
+
+    def ask(self, frame: Generate) -> None:
+        """A request, if its tenant may make one more; an id that the session has is no new one (§3)."""
+        if not self.machine.streams.knows(frame.id):
+            try:
+                self._permit = self.deps.tenants.admit(self.identity.tenant, frame.request)
+            except SeedanceError as refusal:
+                self.deps.metrics.rejected.labels(refusal.code.value).inc()
+                self.step(Refused(refusal, frame.id))
+                return
+        self.step(frame)
+        if self._permit is not None:  # the session itself would not have it
+            self._permit.close()
+            self._permit = None
 
     def hear(self, event: SessionEvent) -> None:
         """As `step`, for what instances say: its text leaves at the end of this turn of the loop."""
@@ -135,10 +155,9 @@ class SessionOwner:
         quiet = machine.delivery.log and machine.delivery.pressure.calm
         carrier, touch = self.carrier, self.journal.touch
         for effect in machine.step(PUMP, now):
-            if type(effect) is Send and carrier is not None:
+            if type(effect) is Send and type(effect.frame) is Token and carrier is not None:
                 carrier.send(effect)
-                if effect.stream is not None:
-                    touch(effect.stream)
+                touch(effect.frame.id)
             else:
                 self._do(effect)
                 carrier = self.carrier
@@ -165,6 +184,7 @@ class SessionOwner:
         if older is not None:
             older.close(CloseCode.TAKEN_OVER, "taken over by a newer connection")
         self.carrier = carrier
+        self.journal.renew()
         self.step(event)
         if self._checkpointer.state is StoreState.AWAY:
             self.store_level(committed=False)
@@ -173,7 +193,11 @@ class SessionOwner:
         """The connection is gone; if it is not the one that carries the session, nothing happens."""
         if self.carrier is not carrier:
             return
+        self._carried_no_more()
+
+    def _carried_no_more(self) -> None:
         self.carrier = None
+        self.journal.renew()  # from now on its time is running out
         self.step(LinkDown())
 
     # ------------------------------------------------------------ effects
@@ -184,34 +208,21 @@ class SessionOwner:
                 if self.carrier is not None:
                     self.carrier.send(effect)
                 if effect.stream is not None:
-                    self.journal.touch(effect.stream)
+                    ends = isinstance(effect.frame, (Done, ErrorFrame))
+                    self.journal.touch(effect.stream, opening=ends)
             case OpenUpstream(stream, credit):
                 self._open(stream, credit)
             case (
                 Grant(stream) | RecoverUpstream(stream) | CancelUpstream(stream) | Finished(stream)
             ):
                 if stream in self._generations:
-                    self._tell(self._generations[stream], effect)
+                    _tell(self._generations[stream], effect)
             case CloseLink(code, reason):
                 self._close(code, reason)
             case Fenced():
                 self.fenced()
             case SessionOver():
                 self._over()
-
-    def _tell(
-        self, generation: Generation, effect: Grant | RecoverUpstream | CancelUpstream | Finished
-    ) -> None:
-        match effect:
-            case Grant(_, tokens):
-                generation.grant(tokens)
-            case RecoverUpstream(_, credit):
-                generation.recover(credit)
-            case CancelUpstream():
-                generation.cancel()
-            case Finished(stream):
-                generation.finish(effect)
-                self.journal.touch(stream, opening=True)
 
     def _over(self) -> None:
         self._registry.forget(self)
@@ -231,7 +242,9 @@ class SessionOwner:
             machine.wants.traceparent or carried,
             reused=self.machine.streams.forgets,
         )
-        generation = Generation(self, machine, opening)
+        permit, self._permit = self._permit, None
+        permit = permit or self.deps.tenants.adopt(self.identity.tenant)
+        generation = Generation(self, machine, opening, permit)
         self._generations[stream] = generation
         self.journal.touch(stream, opening=True)
         # With the store away nothing waits for it (§4.4).
@@ -241,7 +254,8 @@ class SessionOwner:
     def adopt(self, stream: str, opening: Opening) -> None:
         """A stream of a former owner, out of the store."""
         machine = self.machine.streams.live[stream]
-        self._generations[stream] = Generation(self, machine, opening)
+        permit = self.deps.tenants.adopt(self.identity.tenant)
+        self._generations[stream] = Generation(self, machine, opening, permit)
 
     def _opening(self, stream: str) -> Opening | None:
         generation = self._generations.get(stream)
@@ -251,7 +265,7 @@ class SessionOwner:
         carrier, self.carrier = self.carrier, None
         if carrier is not None:
             carrier.close(code, reason)
-            self.step(LinkDown())
+            self._carried_no_more()
 
     # ------------------------------------------------------------ the store
 
@@ -263,6 +277,7 @@ class SessionOwner:
 
     def stored(self, write: SessionWrite) -> None:
         """A write is in the store."""
+        self.journal.stored(write)
         for stream in write.streams:
             if stream.ended is not None and stream.id in self._generations:
                 self._generations.pop(stream.id).release()
@@ -272,15 +287,22 @@ class SessionOwner:
             self._generations.clear()
             self.state = OwnerState.GONE
             return
-        opened = tuple(s.id for s in write.streams if s.opened is not None)
         last = write.entries[-1].seq if write.entries else max(0, write.acked - 1)
-        self.step(Stored(last, self.deps.clock.wall_ms(), opened))
+        opened = _opened(write)
+        if opened:
+            self.step(Stored(last, self.deps.clock.wall_ms(), opened))
+        else:
+            clock = self.deps.clock
+            effects, tick_at = self.machine.stored(last, clock.wall_ms(), clock.monotonic())
+            for effect in effects:
+                self._do(effect)
+            if tick_at is not None and self.state is OwnerState.OWNING:
+                self._registry.timers.arm(self, tick_at)
 
     def not_stored(self, write: SessionWrite) -> None:
         """The store is away: nobody waits for it, and everything is written when it is back (§4.4)."""
         self.journal.rewrite()
-        opened = tuple(s.id for s in write.streams if s.opened is not None)
-        self.step(Stored(0, self.deps.clock.wall_ms(), opened))
+        self.step(Stored(0, self.deps.clock.wall_ms(), _opened(write)))
 
     def store_level(self, *, committed: bool) -> None:
         """The store came or went."""
@@ -296,6 +318,7 @@ class SessionOwner:
 
     def _let_go(self, code: CloseCode, reason: str) -> None:
         self._registry.forget(self)
+        self.journal.let_go()
         self.abandon()
         carrier, self.carrier = self.carrier, None
         if carrier is not None:
@@ -308,3 +331,21 @@ class SessionOwner:
         for generation in self._generations.values():
             generation.abandon()
         self._generations.clear()
+
+
+def _tell(
+    generation: Generation, effect: Grant | RecoverUpstream | CancelUpstream | Finished
+) -> None:
+    match effect:
+        case Grant(_, tokens):
+            generation.grant(tokens)
+        case RecoverUpstream(_, credit):
+            generation.recover(credit)
+        case CancelUpstream():
+            generation.cancel()
+        case Finished():
+            generation.finish(effect)
+
+
+def _opened(write: SessionWrite) -> tuple[str, ...]:
+    return tuple([stream.id for stream in write.streams if stream.opened is not None])

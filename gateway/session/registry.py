@@ -44,6 +44,7 @@ class SessionRegistry:
             deps.clock,
             deps.tracing,
             settings.commit_interval_ms / 1000,
+            settings.text_commit_interval_ms / 1000,
         )
         self.rules = SessionRules(
             Heartbeat(
@@ -60,6 +61,11 @@ class SessionRegistry:
 
     def __len__(self) -> int:
         return len(self._owners)
+
+    @property
+    def bills_waiting(self) -> int:
+        """Bills of streams that are not in the store yet."""
+        return self.checkpointer.bills_waiting
 
     @property
     def owners(self) -> list[SessionOwner]:
@@ -89,7 +95,7 @@ class SessionRegistry:
 
     def _own(self, owner: SessionOwner) -> SessionOwner:
         self._owners[owner.identity.session] = owner
-        self.checkpointer.owners[owner] = None
+        self.checkpointer.own(owner)
         return owner
 
     def pump_soon(self, owner: SessionOwner) -> None:
@@ -111,7 +117,7 @@ class SessionRegistry:
     def forget(self, owner: SessionOwner) -> None:
         """The session is over, or somebody else's."""
         self.timers.disarm(owner)
-        self.checkpointer.owners.pop(owner, None)
+        self.checkpointer.disown(owner)
         if self._owners.get(owner.identity.session) is owner:
             del self._owners[owner.identity.session]
 
@@ -198,7 +204,7 @@ class SessionRegistry:
             if stored.session in self._owners:
                 self._owners[stored.session].fenced()
             try:
-                # Over at once: its end is committed, after its bills, with the next commit.
+                # Over at once: its end is committed, and its bills with it, with the next commit.
                 self._adopt(stored).step(Expired())
             except Exception:
                 # A record that this release cannot read must not end one gateway after the other.

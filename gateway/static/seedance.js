@@ -246,6 +246,9 @@ class Streams {
       const message = `this client already holds ${STREAMS_MAX} generations: wait for one to end`;
       throw new SeedanceError(errorFrame(frame.id, "overloaded", message));
     }
+    if (this.live.has(frame.id) || this.ended.has(frame.id)) {
+      throw new SeedanceError(errorFrame(frame.id, "bad_request", "`id` must be new in the session"));
+    }
     this.live.set(frame.id, { frame, state: "waiting", offset: 0, aborted: false });
   }
 
@@ -584,7 +587,9 @@ export class ClientMachine {
 
   #mayAcknowledge() {
     // No `ack` while a reader is behind: the server's window closes, and the engine rests.
-    return this.state === "open" && this.behind.size === 0;
+    // One whose stream has ended, perhaps with its session, holds nobody back.
+    const holds = (id) => this.streams.live.has(id);
+    return this.state === "open" && ![...this.behind].some(holds);
   }
 
   #send(...frames) {
@@ -729,18 +734,15 @@ export class SeedanceClient {
 
   /** Begin a generation; `request` has the fields of `generate` (§3) under their own names. */
   chat(request) {
-    const id = request.id ?? crypto.randomUUID();
+    const id = request.id ?? freshId();
+    // A copy, for it may be said again: a page that goes on with its `messages` asks for nothing else.
+    const frame = JSON.parse(JSON.stringify({ type: "generate", ...request, id }));
     const stream = new ChatStream(id, {
       abort: (streamId) => this.#streams.has(streamId) && this.#step({ abort: streamId }),
       onBehind: (streamId, behind) => this.#step({ reading: streamId, behind }),
     });
+    this.#step({ submit: frame });
     this.#streams.set(id, stream);
-    try {
-      this.#step({ submit: { type: "generate", ...request, id } });
-    } catch (error) {
-      this.#streams.delete(id);
-      throw error;
-    }
     return stream;
   }
 
@@ -816,6 +818,12 @@ export class SeedanceClient {
     };
     this.#timer = setTimeout(fire, Math.max(0, Math.ceil(deadline - performance.now())));
   }
+}
+
+// `randomUUID` is missing where a page came without TLS.
+function freshId() {
+  const bytes = crypto.getRandomValues(new Uint8Array(16));
+  return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
 function base64url(text) {

@@ -7,7 +7,6 @@ and the write are one atomic step. Time-to-live is judged by the store's clock a
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -17,7 +16,6 @@ __all__ = [
     "KEEP_S",
     "OWNER_RENEW_S",
     "OWNER_SILENCE_S",
-    "SESSION_ID",
     "SWEEP_RETRY_S",
     "CommitResult",
     "GatewayLease",
@@ -45,8 +43,6 @@ KEEP_S = 60.0
 SWEEP_RETRY_S = 10.0
 # Ends that a session's streams leave behind: as many as ids are remembered (§3).
 ENDS_KEPT_MAX = 1024
-# A session's id as gateways make it; a client that names another one names no session.
-SESSION_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class StoreUnavailableError(Exception):
@@ -54,6 +50,16 @@ class StoreUnavailableError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class UsageEvent:
+    """One event on its way to metering; `payload` is its JSON. The ledger takes each id once."""
+
+    id: str
+    payload: bytes
+
+
+# The parts of a write are not frozen: some are made for every commit of every session, and to set the
+# fields of a frozen one costs several times as much.
+@dataclass(slots=True)
 class LogEntry:
     """One sequenced frame, encoded as JSON text of the contract with its `seq`."""
 
@@ -61,7 +67,7 @@ class LogEntry:
     frame: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StreamWrite:
     """What is new about one stream.
 
@@ -80,7 +86,7 @@ class StreamWrite:
     ended: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SessionWrite:
     """What is new about one session since its last commit.
 
@@ -88,7 +94,8 @@ class SessionWrite:
     commit and again when everything is written anew. `acked` lets the store drop log entries below
     it (the next number the client expects). `rewrite`: replace whatever is there: the owner's
     memory is the truth (the store was away or was emptied). `detached`: no connection; the
-    session's deadline is set `resume_ttl` from now, by the store's clock.
+    session's deadline is set `resume_ttl` from now, by the store's clock. `bills` go to metering if,
+    and only if, the rest is written: what a stream costs and that it has ended are one word.
     """
 
     session: str
@@ -100,6 +107,7 @@ class SessionWrite:
     rewrite: bool = False
     detached: bool = False
     closed: bool = False
+    bills: tuple[UsageEvent, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +116,12 @@ class CommitResult:
 
     `fenced`: a newer owner exists, or the session is over. `missing`: the store does not have the
     session that the write would add to (it lost its data): write it anew with `rewrite`.
+    `failed`: the store cannot carry out this session's write, and may have begun to; so, too.
     """
 
     fenced: frozenset[str] = frozenset()
     missing: frozenset[str] = frozenset()
+    failed: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,14 +148,6 @@ class StoredSession:
     acked: int
     entries: tuple[LogEntry, ...]
     streams: dict[str, StoredStream] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class UsageEvent:
-    """One event on its way to metering; `payload` is its JSON. The ledger takes each id once."""
-
-    id: str
-    payload: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,9 +189,10 @@ class SessionStore(Protocol):
         ...
 
     async def claim(self, session: str, token_hash: str) -> StoredSession | None:
-        """Become the owner: raise the epoch by one and return the session; None: unknown or gone.
+        """Become the owner: raise the epoch by one and return the session; None: known to be gone.
 
-        Raises `PermissionError` when the token's hash is not the one in `created`
+        One that the store lacks is not, while its first commit may be on its way: then this raises
+        `StoreUnavailableError` (§4.8). Raises `PermissionError` when the token's hash is not the one in `created`
         (field `token_hash` of its JSON).
         """
         ...
@@ -227,7 +230,15 @@ class SessionStore(Protocol):
         ...
 
     async def generation_mark(self) -> str:
-        """A mark that changes when the store lost its data (made when absent)."""
+        """A mark that changes when the store may have lost data.
+
+        It names the data (made when absent) and the server's process: one that was started again may
+        be back with older data that bears the same mark.
+        """
+        ...
+
+    def now_ms(self) -> int:
+        """The store's clock as last heard, in Unix milliseconds: the one clock of all gateways."""
         ...
 
     async def close(self) -> None:

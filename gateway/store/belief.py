@@ -2,16 +2,23 @@
 
 A store that is back holds what it held when it went, or less; owners write their sessions anew
 within `SETTLE_S`, and until then neither a session that it has nor one that it lacks is the truth.
+And one that it lacks may be too young: its first commit, or the next try of it, is on its way.
 """
 
 from __future__ import annotations
 
 from gateway.store.base import StoreUnavailableError
+from gateway.store.names import made_ms
 from mesh.clock import Clock
 
-__all__ = ["SETTLE_S", "StoreBelief"]
+__all__ = ["SETTLE_S", "YOUNG_S", "StoreBelief"]
 
 SETTLE_S = 5.0
+# Within this time of its making a session has been committed, also when the first answer was lost:
+# a command's time limit, the wait before the next try, and that try. It is as much as two gateways'
+# ideas of the store's clock may differ, so a time that far ahead is as young.
+YOUNG_S = 5.0
+_MS = 1000
 
 
 class StoreBelief:
@@ -23,6 +30,7 @@ class StoreBelief:
         self._settle_s = settle_s
         self._mark = ""
         self._believed_from = clock.monotonic()
+        self._ahead_ms: int | None = None
 
     def failed(self) -> bool:
         """An exchange failed; whether that is news."""
@@ -37,15 +45,35 @@ class StoreBelief:
         return news
 
     def marked(self, mark: str, *, fresh: bool) -> None:
-        """The store's generation mark; `fresh`: it had none, hence no data."""
+        """The mark of the store's server and data; `fresh`: it had none, hence no data."""
         if fresh or self._mark not in ("", mark):
             self._doubt()
         self._mark = mark
+
+    def told_time(self, now_ms: int) -> None:
+        """What the store's clock says now, in Unix milliseconds."""
+        self._ahead_ms = now_ms - self._monotonic_ms()
+
+    def now_ms(self) -> int:
+        """The store's clock; this host's, as long as the store was never heard."""
+        if self._ahead_ms is None:
+            return self._clock.wall_ms()
+        return self._monotonic_ms() + self._ahead_ms
 
     def check(self) -> None:
         """Raise `StoreUnavailableError` while the store is back for too short a time."""
         if self._clock.monotonic() < self._believed_from:
             raise StoreUnavailableError("the store is back for too short a time")
 
+    def check_lacking(self, session: str) -> None:
+        """Raise `StoreUnavailableError` while it means nothing that the store lacks this session."""
+        self.check()
+        made = made_ms(session)
+        if made is not None and abs(self.now_ms() - made) < YOUNG_S * _MS:
+            raise StoreUnavailableError("the session is too young to be known to be gone")
+
     def _doubt(self) -> None:
         self._believed_from = self._clock.monotonic() + self._settle_s
+
+    def _monotonic_ms(self) -> int:
+        return round(self._clock.monotonic() * _MS)

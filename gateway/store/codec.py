@@ -14,10 +14,12 @@ from gateway.store.base import (
     SessionWrite,
     StoredSession,
     StoredStream,
+    StreamWrite,
 )
 
 __all__ = [
     "SCRIPTS",
+    "USAGE_EVENTS_MAX",
     "Argument",
     "commit_arguments",
     "pack_ids",
@@ -28,6 +30,8 @@ __all__ = [
 
 Argument = bytes | str | int
 
+# Usage events wait in their stream while metering is away; about this many are kept.
+USAGE_EVENTS_MAX = 1_000_000
 # How long after its latest renewal a session's keys are renewed again.
 TTL_RENEW_MS = 10_000
 
@@ -38,7 +42,7 @@ SCRIPTS = {
 
 
 def session_key(session: str) -> str:
-    """The session's hash; the braces keep all its keys on one node of a cluster."""
+    """The session's hash, from which its other keys are named; the braces are their hash tag."""
     return f"seedance:{{{session}}}"
 
 
@@ -52,35 +56,42 @@ def unpack_ids(packed: bytes) -> tuple[int, ...]:
     return struct.unpack(f"<{len(packed) // 4}I", packed)
 
 
-def commit_arguments(write: SessionWrite, resume_ttl_s: float) -> list[Argument]:
+def commit_arguments(writes: Sequence[SessionWrite], resume_ttl_s: float) -> list[Argument]:
     """`ARGV` of commit.lua."""
-    mode = "close" if write.closed else "rewrite" if write.rewrite else "write"
-    silence_s = 0.0 if write.detached else OWNER_SILENCE_S
-    arguments: list[Argument] = [
-        mode,
-        write.epoch,
-        round((resume_ttl_s + KEEP_S) * 1000),
-        round((resume_ttl_s + silence_s) * 1000),
-        TTL_RENEW_MS,
-        ENDS_KEPT_MAX,
-        write.created or b"",
-        write.acked,
-        len(write.entries),
-    ]
-    for entry in write.entries:
-        arguments += (entry.seq, entry.frame)
-    arguments.append(len(write.streams))
-    for stream in write.streams:
-        arguments += (
-            stream.id.encode(errors="surrogatepass"),
-            stream.opened or b"",
-            stream.instance or "",
-            pack_ids(stream.token_ids),
-            stream.framed_bytes,
-            stream.framed_tokens,
-            stream.ended or b"",
+    keep_ms = round((resume_ttl_s + KEEP_S) * 1000)
+    deadline_ms = round((resume_ttl_s + OWNER_SILENCE_S) * 1000)
+    detached_ms = round(resume_ttl_s * 1000)
+    arguments: list[Argument] = [keep_ms, TTL_RENEW_MS, ENDS_KEPT_MAX, USAGE_EVENTS_MAX]
+    for write in writes:
+        head = len(arguments)
+        arguments += ("", write.created or b"")
+        for bill in write.bills:
+            arguments += (_raw(bill.id), bill.payload)
+        arguments += [b"%d:%b" % (entry.seq, entry.frame) for entry in write.entries]
+        for stream in write.streams:
+            arguments += _stream_arguments(stream)
+        mode = "close" if write.closed else "rewrite" if write.rewrite else "write"
+        arguments[head] = (
+            f"{mode} {write.epoch} {detached_ms if write.detached else deadline_ms} {write.acked} "
+            f"{len(arguments) - head - 1} {len(write.bills)} {len(write.entries)} {len(write.streams)}"
         )
     return arguments
+
+
+def _stream_arguments(stream: StreamWrite) -> tuple[Argument, ...]:
+    name = _raw(stream.id)
+    if stream.ended is not None:
+        return (name, "e", stream.ended)
+    framed = f"{stream.framed_bytes} {stream.framed_tokens}"
+    ids = pack_ids(stream.token_ids)
+    if stream.opened is None and stream.instance is None:
+        return (name, "r " + framed, ids)
+    return (name, "o " + framed, ids, stream.opened or b"", stream.instance or "")
+
+
+def _raw(name: str) -> bytes:
+    # A client's id may hold what has no encoding (CASES 20).
+    return name.encode(errors="surrogatepass")
 
 
 def _pairs(flat: Sequence[bytes]) -> list[tuple[bytes, bytes]]:

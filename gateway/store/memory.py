@@ -13,7 +13,6 @@ from gateway.store.base import (
     ENDS_KEPT_MAX,
     KEEP_S,
     OWNER_SILENCE_S,
-    SESSION_ID,
     SWEEP_RETRY_S,
     CommitResult,
     GatewayLease,
@@ -25,6 +24,7 @@ from gateway.store.base import (
     UsageEvent,
     UsageMarks,
 )
+from gateway.store.names import SESSION_ID
 from mesh.clock import Clock
 
 __all__ = ["MemoryStore"]
@@ -100,10 +100,12 @@ class MemoryStore:
         stored = self._find(write.session)
         if stored is not None and (stored.epoch > write.epoch or stored.gone):
             return "fenced"
+        lacking = stored is None and write.created is None and not write.rewrite
+        if lacking and not write.closed:
+            return "missing"
+        self.usage.extend(write.bills)
         if write.closed:
             self._sessions[write.session] = _Session(write.epoch, gone=True)
-        elif stored is None and write.created is None and not write.rewrite:
-            return "missing"
         elif stored is None or write.rewrite:
             self._sessions[write.session] = _Session(write.epoch)
         session = self._sessions[write.session]
@@ -176,6 +178,10 @@ class MemoryStore:
     async def generation_mark(self) -> str:
         """Changes with each object; see the base."""
         return self._mark
+
+    def now_ms(self) -> int:
+        """The host's clock; see the base."""
+        return self._clock.wall_ms()
 
     async def close(self) -> None:
         """Nothing is held."""

@@ -1,7 +1,7 @@
 """The session store in Redis or Valkey.
 
-A session's write is one script call, atomic and fenced; a commit sends all sessions' calls in one
-go. Time is the server's. Nothing is tried twice here: a write whose answer was lost may have
+A session's write is atomic and fenced. One script call writes many sessions, and a commit sends all
+calls in one go. Time is the server's. Nothing is tried twice here: a write whose answer was lost may have
 happened, and the owner then writes everything anew.
 """
 
@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
 import logging
 import math
+import re
 import secrets
 import zlib
 from collections.abc import Sequence
@@ -23,7 +25,6 @@ from redis.exceptions import NoScriptError, RedisError, ResponseError
 from gateway.store.base import (
     KEEP_S,
     OWNER_SILENCE_S,
-    SESSION_ID,
     SWEEP_RETRY_S,
     CommitResult,
     GatewayLease,
@@ -34,8 +35,15 @@ from gateway.store.base import (
     UsageMarks,
 )
 from gateway.store.belief import SETTLE_S, StoreBelief
-from gateway.store.codec import SCRIPTS, Argument, commit_arguments, read_claimed, session_key
+from gateway.store.codec import (
+    SCRIPTS,
+    Argument,
+    commit_arguments,
+    read_claimed,
+    session_key,
+)
 from gateway.store.meeting import meeting_commands, read_marks
+from gateway.store.names import SESSION_ID
 from mesh.clock import Clock
 from mesh.store import COMMAND_TIMEOUT_S, USAGE_PAYLOAD_FIELD, USAGE_STREAM, open_store
 
@@ -46,11 +54,14 @@ _log = logging.getLogger("gateway.store")
 # Most sessions in one exchange. When the store is back everything live is written at once, and what
 # cannot be written within a command's time limit would never be.
 COMMIT_SESSIONS_MAX = 256
+# And in one script call, during which the server hears nobody else.
+SCRIPT_SESSIONS_MAX = 64
 # Deadlines are spread over several keys, so that a cluster's nodes share them.
 DEADLINE_SHARDS = 8
 
 _GENERATION_KEY = "seedance:generation"
 _SHA = {name: hashlib.sha1(text.encode()).hexdigest() for name, text in SCRIPTS.items()}  # noqa: S324 - the server's own name for a script
+_RUN_ID = re.compile(rb"^run_id:(\w+)", re.MULTILINE)
 _FENCED, _MISSING = 1, 2
 
 Command = tuple[Argument, ...]
@@ -68,6 +79,11 @@ def _deadlines_key(shard: int) -> str:
 def _ticket_key(ticket: str) -> bytes:
     # A client may send anything as its ticket, also what has no encoding (CASES 20).
     return b"seedance:ticket:" + ticket.encode(errors="surrogatepass")
+
+
+def _run_id(about: bytes) -> str:
+    found = _RUN_ID.search(about)
+    return "" if found is None else found[1].decode()
 
 
 def _shard_of(session: str) -> int:
@@ -89,19 +105,39 @@ class RedisStore:
 
     async def commit(self, writes: Sequence[SessionWrite]) -> CommitResult:
         """Write all, in one round trip for each `COMMIT_SESSIONS_MAX`; see the base."""
-        verdicts: list[tuple[SessionWrite, Reply]] = []
+        refused: list[tuple[str, Reply]] = []
         for start in range(0, len(writes), COMMIT_SESSIONS_MAX):
             batch = writes[start : start + COMMIT_SESSIONS_MAX]
-            commands = [
-                _script("commit", session_key(w.session), commit_arguments(w, self._resume_ttl_s))
-                for w in batch
+            parts = [
+                batch[first : first + SCRIPT_SESSIONS_MAX]
+                for first in range(0, len(batch), SCRIPT_SESSIONS_MAX)
             ]
-            replies = await self._run([*commands, *self._watch_commands(batch)])
-            verdicts += zip(batch, replies, strict=False)
+            commands = [*map(self._commit_command, parts), *self._watch_commands(batch)]
+            replies = await self._run(commands)
+            said = itertools.chain.from_iterable(replies[: len(parts)])
+            refused += [
+                (w.session, verdict) for w, verdict in zip(batch, said, strict=True) if verdict
+            ]
+        if not refused:
+            return CommitResult()
+        self._check_errors([verdict for _, verdict in refused if isinstance(verdict, bytes)])
         return CommitResult(
-            fenced=frozenset(w.session for w, reply in verdicts if reply == _FENCED),
-            missing=frozenset(w.session for w, reply in verdicts if reply == _MISSING),
+            fenced=frozenset(session for session, verdict in refused if verdict == _FENCED),
+            missing=frozenset(session for session, verdict in refused if verdict == _MISSING),
+            failed=frozenset(session for session, verdict in refused if isinstance(verdict, bytes)),
         )
+
+    def _commit_command(self, writes: Sequence[SessionWrite]) -> Command:
+        keys = [USAGE_STREAM, *(session_key(write.session) for write in writes)]
+        arguments = commit_arguments(writes, self._resume_ttl_s)
+        return ("EVALSHA", _SHA["commit"], len(keys), *keys, *arguments)
+
+    def _check_errors(self, errors: Sequence[bytes]) -> None:
+        """Raise `StoreUnavailableError` if what a script said of a session is about the server."""
+        for error in errors:
+            if _is_of_the_server(error.decode()):
+                raise self._away(error.decode())
+            _log.error("a session cannot be written: %s", error.decode())
 
     async def claim(self, session: str, token_hash: str) -> StoredSession | None:
         """Become the owner; see the base."""
@@ -111,8 +147,11 @@ class RedisStore:
         reply = await self._claim("resume", session, token_hash)
         if reply[0] == b"denied":
             raise PermissionError
-        if reply[0] == b"gone":
-            await self._sure_it_is_gone()
+        if reply[0] == b"failed":
+            raise StoreUnavailableError("the session cannot be read")
+        if reply[0] == b"unknown":
+            await self._sure_it_is_gone(session)
+        if reply[0] in (b"unknown", b"gone"):
             return None
         return read_claimed(session, *reply[1:])
 
@@ -122,10 +161,9 @@ class RedisStore:
             return None
         await self._settled()
         ((epoch, gone),) = await self._run([("HMGET", session_key(session), "epoch", "gone")])
-        if epoch is None or gone is not None:
-            await self._sure_it_is_gone()
-            return None
-        return int(epoch)
+        if epoch is None:
+            await self._sure_it_is_gone(session)
+        return int(epoch) if epoch is not None and gone is None else None
 
     async def sweep(self, limit: int) -> list[StoredSession]:
         """Claim sessions past their deadline; see the base."""
@@ -161,12 +199,23 @@ class RedisStore:
         return value if isinstance(value, bytes) else None
 
     async def generation_mark(self) -> str:
-        """The server's mark, made when absent; see the base."""
-        made, mark = await self._run(
-            [("SET", _GENERATION_KEY, secrets.token_hex(8), "NX"), ("GET", _GENERATION_KEY)]
+        """The data's mark, made when absent, and the server's `run_id`; see the base."""
+        made, mark, about, time = await self._run(
+            [
+                ("SET", _GENERATION_KEY, secrets.token_hex(8), "NX"),
+                ("GET", _GENERATION_KEY),
+                ("INFO", "server"),
+                ("TIME",),
+            ]
         )
-        self._belief.marked(mark.decode(), fresh=bool(made))
-        return str(mark.decode())
+        both = f"{mark.decode()}/{_run_id(about)}"
+        self._belief.marked(both, fresh=bool(made))
+        self._belief.told_time(int(time[0]) * 1000 + int(time[1]) // 1000)
+        return both
+
+    def now_ms(self) -> int:
+        """The server's clock as last heard; see the base."""
+        return self._belief.now_ms()
 
     async def close(self) -> None:
         """Give back connections."""
@@ -208,24 +257,37 @@ class RedisStore:
         keep_ms = round((self._resume_ttl_s + KEEP_S) * 1000)
         deadline_ms = round((self._resume_ttl_s + OWNER_SILENCE_S) * 1000)
         arguments = (mode, token_hash, keep_ms, deadline_ms)
-        (reply,) = await self._run([_script("claim", session_key(session), arguments)])
+        (reply,) = await self._answers([_script("claim", session_key(session), arguments)])
+        if isinstance(reply, ResponseError):
+            _log.error("session %s cannot be read: %s", session, reply)
+            return [b"failed"]
         return list(reply)
 
     # ------------------------------------------------------------ the connection
 
     async def _settled(self) -> None:
-        """Raise while the store is away, or back too recently to be believed."""
-        if self._belief.away:
-            await self._run([("PING",)])
-        self._belief.check()
+        """Raise while the store is away, or back too recently to be believed.
 
-    async def _sure_it_is_gone(self) -> None:
-        """Raise when what the store does not have may have been lost with everything else."""
+        Asked each time: a server that was started again between two looks at its mark has old data.
+        """
         await self.generation_mark()
         self._belief.check()
 
+    async def _sure_it_is_gone(self, session: str) -> None:
+        """Raise when the store may have lost the session, or has not been told of it yet."""
+        await self.generation_mark()
+        self._belief.check_lacking(session)
+
     async def _run(self, commands: Sequence[Command]) -> list[Reply]:
-        """Send all commands in one write and read their replies.
+        """`_answers`, where a command that cannot be carried out is `StoreUnavailableError`, too."""
+        replies = await self._answers(commands)
+        for reply in replies:
+            if isinstance(reply, ResponseError):
+                raise StoreUnavailableError(str(reply)) from reply
+        return replies
+
+    async def _answers(self, commands: Sequence[Command]) -> list[Reply]:
+        """Send all commands in one write and read their replies; some may be a `ResponseError`.
 
         Any fault of connection or server is `StoreUnavailableError`. Scripts that the server does
         not have are loaded, and only the calls that it refused for that are made again.
@@ -239,15 +301,21 @@ class RedisStore:
                 for i, reply in zip(unknown, again, strict=True):
                     replies[i] = reply
             for reply in replies:
-                if isinstance(reply, ResponseError):
+                if isinstance(reply, ResponseError) and (
+                    # Those that the library knows by their code are the server's, one and all.
+                    type(reply) is not ResponseError or _is_of_the_server(str(reply))
+                ):
                     raise reply
         except (RedisError, OSError) as error:
-            if self._belief.failed():
-                _log.warning("the store is away: %s", type(error).__name__)
-            raise StoreUnavailableError(type(error).__name__) from error
+            raise self._away(type(error).__name__) from error
         if self._belief.answered():
             _log.warning("the store is back")
         return replies
+
+    def _away(self, why: str) -> StoreUnavailableError:
+        if self._belief.failed():
+            _log.warning("the store is away: %s", why)
+        return StoreUnavailableError(why)
 
     async def _exchange(self, commands: Sequence[Command]) -> list[Reply]:
         # Packed in C and written at once: a pipeline object costs several times as much per call.
@@ -264,6 +332,15 @@ class RedisStore:
                 raise
             finally:
                 await pool.release(connection)
+
+
+def _is_of_the_server(error: str) -> bool:
+    """Whether it would answer any command so; else it is about one command and its keys.
+
+    An error begins with its code; the library leaves out `ERR`.
+    """
+    code = error.partition(" ")[0]
+    return code.isupper() and code not in ("ERR", "WRONGTYPE")
 
 
 async def _read(connection: AbstractConnection) -> Reply:

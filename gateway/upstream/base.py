@@ -47,7 +47,10 @@ class Where:
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """Begin a generation, or continue it after `forced_prefix`. `credit` None: unlimited."""
+    """Begin a generation, or continue it after `forced_prefix`. `credit` None: unlimited.
+
+    `weight` is the tenant's share of the engine; 0: the instance's own settings say it.
+    """
 
     generation: str
     epoch: int
@@ -56,17 +59,22 @@ class Open:
     forced_prefix: tuple[int, ...] = ()
     traceparent: str = ""
     credit: int | None = None
+    weight: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Attach:
-    """Take over a generation on the instance that runs it, from token index `from_token`."""
+    """Take over a generation on the instance that runs it, from token index `from_token`.
+
+    `tenant` is whose limits it counts against here; the instance knows it already.
+    """
 
     generation: str
     epoch: int
     from_token: int
     traceparent: str = ""
     credit: int | None = None
+    tenant: str = ""
 
 
 class StreamListener(Protocol):

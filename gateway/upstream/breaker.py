@@ -12,6 +12,7 @@ a stream (`overloaded`, `rate_limited`, `bad_request`) never comes here, so it o
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable
 from enum import Enum
@@ -83,7 +84,7 @@ class Breaker:
 
     def sample(self, rtt_s: float | None, now: float) -> None:
         """A ping came back after so long; None: not within its time."""
-        if rtt_s is None or self._suspect(rtt_s):
+        if rtt_s is None or rtt_s > self.suspect_above_s:
             self._suspected(rtt_s, now)
             return
         self._in_a_row = 0
@@ -100,11 +101,13 @@ class Breaker:
         """A call broke."""
         self._ill(now)
 
-    def _suspect(self, rtt_s: float) -> bool:
+    @property
+    def suspect_above_s(self) -> float:
+        """Round trips above this are suspect: max(μ + 3σ, μ + 20 ms), infinite with too few samples."""
         if len(self._samples) < SAMPLES_MIN:
-            return False
+            return math.inf
         mean = fmean(self._samples)
-        return rtt_s > mean + max(SIGMAS * pstdev(self._samples, mean), MARGIN_S)
+        return mean + max(SIGMAS * pstdev(self._samples, mean), MARGIN_S)
 
     def _suspected(self, rtt_s: float | None, now: float) -> None:
         if rtt_s is not None:

@@ -24,9 +24,13 @@ _Rpc = grpc.aio.StreamStreamCall[pb.StreamRequest, pb.StreamResponse]
 
 
 class SharedCall:
-    """One call's life: `run` returns when it is over; `break_streams` then tells its streams."""
+    """One call's life: `run` returns when it is over; `break_streams` then tells its streams.
+
+    `heard` counts the messages that came.
+    """
 
     def __init__(self, instance: str) -> None:
+        self.heard = 0
         self._instance = instance
         self._something_to_send = asyncio.Event()
         self._streams = CallStreams(instance, self._something_to_send.set)
@@ -58,6 +62,10 @@ class SharedCall:
             # grpcio does not cancel a call that is merely forgotten (CASES 33).
             rpc.cancel()
 
+    def hand_over(self, count: int) -> None:
+        """Break so many running streams off, and have the instance forget them."""
+        self._streams.hand_over(count)
+
     def break_streams(self) -> None:
         """Tell every live stream that the call is over."""
         self._streams.break_all()
@@ -65,6 +73,7 @@ class SharedCall:
     async def _read(self, rpc: _Rpc) -> None:
         try:
             while (response := await rpc.read()) is not grpc.aio.EOF:
+                self.heard += 1
                 self._streams.receive(cast("pb.StreamResponse", response))
         except grpc.aio.AioRpcError as error:
             refused = error.code() is grpc.StatusCode.UNAUTHENTICATED

@@ -1,8 +1,14 @@
-"""A connection to one instance: probed, then used by one shared call and pinged, then probed again."""
+"""A connection to one instance: probed, then used by one shared call and pinged, then probed again.
+
+The pings also say when an instance's streams had better run elsewhere: it has fallen silent (stopped,
+or cut off without a word), or it drains. Nothing is moved while nobody else could take it.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import math
 from collections.abc import Callable
 from enum import Enum
 
@@ -20,12 +26,33 @@ from mesh.rpc.channel import open_channel
 
 __all__ = ["Link", "LinkState"]
 
+_log = logging.getLogger("gateway.upstream")
+
 PROBE_TIMEOUT_S = 2.0
 # A connection that did not live this long does not count as recovery.
 STABLE_S = 5.0
-# The round trips that the breaker judges; an instance that is stopped is out after three of them.
+# The round trips that the breaker judges.
 PING_EVERY_S = 1.0
 PING_TIMEOUT_S = 1.0
+# So many pings in a row without an answer, nor anything else that was heard meanwhile, are silence. The
+# second and third follow at once, and so it lasts two seconds; longer where round trips are long.
+SILENT_PINGS = 3
+SILENT_PING_TIMEOUT_S = 0.5
+# A time-out that is noticed so late was ours: this process stood still, and the ping says nothing.
+OWN_DELAY_S = 0.25
+# The streams of an instance that drains move in so many portions: whoever takes them computes their
+# prompts anew, a few at a time, and streams that are nearly through end where they are.
+PORTIONS = 20
+PORTION_EVERY_S = 0.1
+
+# Of a health check: said here, and not by the other end.
+_UNHEARD = frozenset(
+    {
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.CANCELLED,
+    }
+)
 
 
 class LinkState(Enum):
@@ -46,7 +73,8 @@ _NEXT = {
 class Link:
     """One connection. `run` probes, serves and reconnects until it is cancelled.
 
-    `on_change` is called after each change of state; `breaker` hears of pings and broken calls.
+    `on_change` is called after each change of state; `breaker` hears of pings and broken calls;
+    `replaceable` says whether another instance could take the streams of this one now.
     """
 
     def __init__(
@@ -57,6 +85,7 @@ class Link:
         clock: Clock,
         breaker: Breaker,
         on_change: Callable[[], None],
+        replaceable: Callable[[], bool] = lambda: False,
     ) -> None:
         self.address = address
         self._instance = instance
@@ -64,13 +93,20 @@ class Link:
         self._clock = clock
         self._breaker = breaker
         self._on_change = on_change
+        self._replaceable = replaceable
         self._state = LinkState.PROBING
+        self._unanswered = 0
         self._call = SharedCall(instance)
 
     @property
     def ready(self) -> bool:
         """Whether streams can be opened."""
         return self._state is LinkState.READY
+
+    @property
+    def answers(self) -> bool:
+        """Whether streams can be opened, and the last ping was answered."""
+        return self.ready and not self._unanswered
 
     @property
     def load(self) -> int:
@@ -103,19 +139,19 @@ class Link:
 
     async def _probe(self, channel: grpc.aio.Channel) -> bool:
         """Whether the instance answers and says that it serves."""
-        try:
-            status = await _check(channel, PROBE_TIMEOUT_S)
-        except grpc.aio.AioRpcError:
-            return False
+        status = await _check(channel, PROBE_TIMEOUT_S)
         return bool(status == health_pb2.HealthCheckResponse.SERVING)
 
     async def _serve(self, channel: grpc.aio.Channel) -> None:
+        self._unanswered = 0
         self._become(LinkState.READY)
         try:
             async with asyncio.TaskGroup() as tasks:
-                pinging = tasks.create_task(self._ping(channel))
-                await self._call.run(channel, self._metadata)
-                pinging.cancel()
+                calling = tasks.create_task(self._call.run(channel, self._metadata))
+                watching = tasks.create_task(self._watch(channel))
+                await asyncio.wait((calling, watching), return_when=asyncio.FIRST_COMPLETED)
+                calling.cancel()
+                watching.cancel()
             self._breaker.broken(self._clock.monotonic())
         finally:
             # Out of choice first: a stream that hears of the break looks for an instance at once.
@@ -123,22 +159,37 @@ class Link:
             broken, self._call = self._call, SharedCall(self._instance)
             broken.break_streams()
 
-    async def _ping(self, channel: grpc.aio.Channel) -> None:
-        """Measure the round trip for ever; whatever the instance says, it has answered."""
-        wait_s = PING_EVERY_S
-        while True:
+    async def _watch(self, channel: grpc.aio.Channel) -> None:
+        """Ping; returns when the instance is silent and its streams can run elsewhere."""
+        portions, wait_s = PORTIONS, PING_EVERY_S
+        while self._unanswered < SILENT_PINGS or not self._replaceable():
             await asyncio.sleep(wait_s)
-            started = self._clock.monotonic()
-            try:
-                await _check(channel, PING_TIMEOUT_S)
-                answered = True
-            except grpc.aio.AioRpcError:
-                answered = False
-            now = self._clock.monotonic()
-            # The next one is due by the last one's beginning: a ping that timed out is followed at
-            # once, one that failed at once is not.
-            wait_s = max(0.0, started + PING_EVERY_S - now)
-            self._breaker.sample(now - started if answered else None, now)
+            serves, wait_s = await self._ping(channel)
+            if not serves and self._replaceable():
+                self._call.hand_over(math.ceil(self._call.load / portions))
+                portions, wait_s = max(1, portions - 1), PORTION_EVERY_S
+        _log.warning("%s is silent: its %d streams go on elsewhere", self._instance, self.load)
+
+    async def _ping(self, channel: grpc.aio.Channel) -> tuple[bool, float]:
+        """Whether the instance serves, as far as is known, and when to ask again."""
+        timeout_s = PING_TIMEOUT_S
+        if self._unanswered:
+            timeout_s = min(timeout_s, max(SILENT_PING_TIMEOUT_S, self._breaker.suspect_above_s))
+        heard = self._call.heard
+        started = self._clock.monotonic()
+        status = await _check(channel, timeout_s)
+        now = self._clock.monotonic()
+        took = now - started
+        if status is not None or self._call.heard != heard:
+            self._unanswered = 0
+        elif took < timeout_s + OWN_DELAY_S:
+            self._unanswered += 1
+        if status is not None or took < timeout_s + OWN_DELAY_S:
+            self._breaker.sample(None if status is None else took, now)
+        # The next one is due by this one's beginning: one that timed out is followed at once, one
+        # that failed at once is not.
+        wait_s = max(0.0, (timeout_s if self._unanswered else PING_EVERY_S) - took)
+        return status != health_pb2.HealthCheckResponse.NOT_SERVING, wait_s
 
     def _become(self, state: LinkState) -> None:
         assert state in _NEXT[self._state], (self._state, state)  # noqa: S101 - our own bug
@@ -146,9 +197,12 @@ class Link:
         self._on_change()
 
 
-async def _check(channel: grpc.aio.Channel, timeout_s: float) -> int:
-    """What the instance says of its health. Raises `AioRpcError` when it does not answer in time."""
-    answer = await health_pb2_grpc.HealthStub(channel).Check(
-        health_pb2.HealthCheckRequest(), timeout=timeout_s, wait_for_ready=True
-    )
+async def _check(channel: grpc.aio.Channel, timeout_s: float) -> int | None:
+    """What the instance says of its health, `UNKNOWN` for an error of its own; None: nothing in time."""
+    try:
+        answer = await health_pb2_grpc.HealthStub(channel).Check(
+            health_pb2.HealthCheckRequest(), timeout=timeout_s, wait_for_ready=True
+        )
+    except grpc.aio.AioRpcError as error:
+        return None if error.code() in _UNHEARD else health_pb2.HealthCheckResponse.UNKNOWN
     return int(answer.status)

@@ -23,7 +23,7 @@ from gateway.upstream.call import Metadata
 from gateway.upstream.link import Link
 from gateway.upstream.membership import MembershipSource
 from mesh.clock import Clock
-from mesh.membership import Instance
+from mesh.membership import EVERY_CLASS, Instance
 from mesh.rpc.channel import MESH_SECRET_KEY
 from router.policy.scoring import Choice, Outcome, RouteKey, choose_instance
 from seedance.protocol.errors import ErrorCode, SeedanceError
@@ -50,6 +50,12 @@ class _Member:
     def usable(self) -> bool:
         """Whether all links are up: one that broke says that the instance may be gone."""
         return all(link.ready for link in self.links)
+
+    @property
+    def well(self) -> bool:
+        """Whether streams that lost their instance may come here."""
+        answers = all(link.answers for link in self.links)
+        return answers and self.breaker.state is BreakerState.CLOSED and not self.instance.draining
 
     @property
     def pressure(self) -> PressureLevel:
@@ -232,9 +238,20 @@ class InstancePool:
                 self._clock,
                 member.breaker,
                 self._close_idle,
+                partial(self._replaceable, member),
             )
             member.links[link] = self._tasks.create_task(link.run())
         return member
+
+    def _replaceable(self, member: _Member) -> bool:
+        """Whether somebody else who is well serves the same, as far as membership tells."""
+        models, kind = set(member.instance.models), member.instance.instance_class
+        return any(
+            models.issubset(other.instance.models)
+            and other.instance.instance_class in (EVERY_CLASS, kind)
+            for other in self._members.values()
+            if other.instance.id != member.instance.id and other.well
+        )
 
     def _breaker_is(self, instance_id: str, state: BreakerState) -> None:
         level = logging.WARNING if state is BreakerState.OPEN else logging.INFO

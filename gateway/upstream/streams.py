@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable
 from enum import Enum
 from functools import partial
+from itertools import islice
 from typing import TypeVar
 
 from gateway.upstream.base import Attach, Open, StreamListener
@@ -47,13 +48,15 @@ ORPHANED_S = 10.0
 class _State(Enum):
     """A stream's life at this end."""
 
-    LIVE = "live"
+    OPENING = "opening"
+    RUNNING = "running"  # the instance has taken it
     ENDED = "ended"  # done or failed; its generation is not released yet
     FORGOTTEN = "forgotten"  # released, abandoned, or the call broke
 
 
 _NEXT = {
-    _State.LIVE: {_State.ENDED, _State.FORGOTTEN},
+    _State.OPENING: {_State.RUNNING, _State.ENDED, _State.FORGOTTEN},
+    _State.RUNNING: {_State.RUNNING, _State.ENDED, _State.FORGOTTEN},
     _State.ENDED: {_State.FORGOTTEN},
     _State.FORGOTTEN: set[_State](),
 }
@@ -69,7 +72,7 @@ class Handle:
         self.listener = listener
         self._streams = streams
         self._instance = instance
-        self._state = _State.LIVE
+        self._state = _State.OPENING
 
     @property
     def instance(self) -> str:
@@ -79,7 +82,12 @@ class Handle:
     @property
     def live(self) -> bool:
         """Whether something may still be heard."""
-        return self._state is _State.LIVE
+        return self.running or self._state is _State.OPENING
+
+    @property
+    def running(self) -> bool:
+        """Whether the instance has taken it, and it has not ended."""
+        return self._state is _State.RUNNING
 
     def add_credit(self, tokens: int) -> None:
         """Let the engine send this many more."""
@@ -102,6 +110,10 @@ class Handle:
         if self._state is not _State.FORGOTTEN:
             self.forget()
             self._streams.let_go(self.stream_id)
+
+    def taken(self) -> None:
+        """The instance has accepted it."""
+        self._become(_State.RUNNING)
 
     def end(self) -> None:
         """Nothing more comes; `release` may still be said."""
@@ -194,6 +206,18 @@ class CallStreams:
         self.send(pb.ClientFrame(stream_id=stream_id, cancel=pb.Cancel()))
         self.send(pb.ClientFrame(stream_id=stream_id, release=pb.Release()))
 
+    def hand_over(self, count: int) -> None:
+        """Break so many running streams off, so that they are looked for elsewhere.
+
+        Their instance forgets them: whoever asks it for one is told that it does not know it, not that it
+        was cancelled.
+        """
+        running = (handle for handle in self._live.values() if handle.running)
+        for handle in list(islice(running, count)):
+            handle.cancel()
+            handle.release()
+            _tell_broken(handle)
+
     def drop(self, handle: Handle) -> None:
         """The stream is not live any more."""
         self._live.pop(handle.stream_id, None)
@@ -226,12 +250,8 @@ class CallStreams:
     def break_all(self) -> None:
         """The call is over: every live stream hears it, once."""
         for handle in list(self._live.values()):
-            listener = handle.listener
             handle.forget()
-            try:
-                listener.on_broken()
-            except Exception:  # noqa: BLE001 - one stream's fault must not take the call's others with it
-                _log.exception("a stream failed while its call broke")
+            _tell_broken(handle)
 
     def _begin(self, frame: pb.ServerFrame) -> bool:
         kind = frame.WhichOneof("frame")
@@ -240,6 +260,7 @@ class CallStreams:
         elif kind == "accepted":
             handle = self._live.get(frame.stream_id)
             if handle is not None:
+                handle.taken()
                 self._tell(handle, handle.listener.on_accepted, accepted_from_pb(frame.accepted))
                 if handle.live and self.pressed is not FREE:
                     self._tell_pressure(handle)
@@ -283,3 +304,10 @@ class CallStreams:
         _log.exception("a stream failed; it is cancelled")
         handle.cancel()
         handle.release()
+
+
+def _tell_broken(handle: Handle) -> None:
+    try:
+        handle.listener.on_broken()
+    except Exception:  # noqa: BLE001 - one stream's fault must not take the call's others with it
+        _log.exception("a stream failed while its call broke")

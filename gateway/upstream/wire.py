@@ -46,6 +46,7 @@ def open_to_pb(stream_id: int, spec: Open) -> pb.ClientFrame:
             traceparent=spec.traceparent,
             credit=spec.credit,
             tenant=spec.tenant,
+            weight=spec.weight,
         ),
     )
 

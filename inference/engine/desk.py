@@ -29,6 +29,7 @@ from inference.engine.messages import (
     Open,
     Release,
     StreamKey,
+    TurnAway,
 )
 from inference.engine.negotiation import Negotiator, Promise
 from inference.engine.runner import ModelInfo
@@ -72,6 +73,7 @@ def _generation(
         answer_ids=answer.ids,
         arrival=arrival,
         tenant=command.tenant,
+        weight=command.weight,
         priority=request.priority,
         deadline=arrival + request.deadline_ms / 1e3 if request.deadline_ms else math.inf,
         # A direct caller cannot choose its salt, nor can a tenant of the mesh be called like one.
@@ -120,6 +122,12 @@ class FrontDesk:
         self._held_calls: set[int] = set()
         self._last_id = 0
         self._next_sweep = 0.0
+
+    @property
+    def room(self) -> int:
+        """How many more requests may come: those that can run at once, and those that may wait."""
+        limits, places = self._limits, self._places
+        return limits.batch_max + limits.queue_max - places.running - places.queued
 
     def handle(self, command: Command, now: float) -> None:
         """Do what is asked; what cannot be done is answered, never raised."""
@@ -212,6 +220,8 @@ class FrontDesk:
                 self._open(command, now)
             case Attach():
                 self._attach(command)
+            case TurnAway():
+                raise self.gate.full(now)
             case CallEnded(call=call):
                 self._end_call(call, now)
             case Hold(call=call, on=on):
@@ -237,6 +247,9 @@ class FrontDesk:
                 self.finish(generation, now, reason=FinishReason.CANCELLED)
             case Release():
                 if generation.ended:
+                    if generation.stream is not None and not generation.end_sent:
+                        # Cancelled in the same breath: its call still counts it.
+                        self.emitter.end(generation, generation.stream)
                     self._drop(generation, now)
             case _:
                 assert_never(command)

@@ -7,11 +7,12 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import islice
 
-from inference.engine.messages import CallEnded, Command, Hold, Open, StreamKey
+from inference.engine.messages import CallEnded, Command, Hold, Open, StreamKey, TurnAway
 
 __all__ = ["DOOR_MAX", "DOOR_SWAP_S", "Door"]
 
-# Commands in the door; over it callers wait before they read on.
+# Commands in the door; over it callers wait before they read on. Of requests no more stay than the queue
+# has room for.
 DOOR_MAX = 8192
 DOOR_SWAP_S = 0.05
 # Requests let in at a time: some tens of microseconds each, in which nothing else is decided.
@@ -27,7 +28,7 @@ class Door:
 
     A burst that is in one half is let in fairly: each tenant's first request, then each one's
     second, and so on, in order of arrival; what a swap finds untaken takes its turn again with the
-    new ones. Nothing else waits: credit, cancel and the like pass at once, unless the stream's own
+    new ones, and whoever is then beyond the room that the engine has is turned away. Nothing else waits: credit, cancel and the like pass at once, unless the stream's own
     request still waits, then right behind it.
     """
 
@@ -49,12 +50,18 @@ class Door:
                 self._turn_away(command.call)
             self._place(command).append(command)
 
-    def take(self, now: float) -> list[Command]:
-        """What the engine is to do next; all that is urgent, and the next requests."""
+    def take(self, now: float, room: int = DOOR_MAX) -> list[Command]:
+        """What the engine is to do next; all that is urgent, and the next requests.
+
+        `room` is how many requests may wait here, because the engine can run or queue them.
+        """
+        taken, self._urgent = self._urgent, []
         if not self._taking or now >= self._swapped_at + DOOR_SWAP_S:
             self._taking, self._filling = _in_turns(self._taking | self._filling), {}
             self._swapped_at = now
-        taken, self._urgent = self._urgent, []
+            for stream in list(self._taking)[max(room, 0) :]:
+                self._count -= len(self._taking.pop(stream)) - 1
+                taken.append(TurnAway(stream))
         for stream in list(islice(self._taking, OPENINGS_AT_ONCE)):
             taken += self._taking.pop(stream)
         self._count -= len(taken)

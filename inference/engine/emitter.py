@@ -51,6 +51,11 @@ class Emitter:
         """An instruction of this stream was refused, or it lost its generation."""
         self.output.call(stream.call).ends.append(Failed(stream, error))
 
+    def end(self, generation: Generation, stream: StreamKey) -> None:
+        """Its listener is told that it is over."""
+        generation.end_sent = True
+        self.output.call(stream.call).ends.append(self._end(generation, stream))
+
     def record_end(self, generation: Generation) -> None:
         """It has ended: for traces and metrics."""
         opened = generation.opened
@@ -90,8 +95,7 @@ class Emitter:
                     Tokens(stream, piece, generation.marks, generation.spell)
                 )
         if complete:
-            generation.end_sent = True
-            self.output.call(stream.call).ends.append(self._end(generation, stream))
+            self.end(generation, stream)
 
     def _end(self, generation: Generation, stream: StreamKey) -> Done | Failed:
         usage = generation.usage()

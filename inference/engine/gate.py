@@ -36,13 +36,17 @@ class Gate:
     def check(self, queued: int, alive: int, now: float) -> None:
         """Raises `overloaded` when one more may not wait, or not live beside `alive` others."""
         if queued >= self._limits.queue_max:
-            raise self.overloaded("the instance's queue is full", now)
+            raise self.full(now)
         if self._limits.concurrent_max is not None and alive >= self._limits.concurrent_max:
             raise self.overloaded("the instance serves as many requests as it may", now)
 
     def has_expired(self, arrival: float, now: float) -> bool:
         """Whether a request that never ran has waited too long."""
         return now - arrival > self._limits.queue_ttl_s
+
+    def full(self, now: float) -> SeedanceError:
+        """The refusal of one more when as many wait as may."""
+        return self.overloaded("the instance's queue is full", now)
 
     def overloaded(self, message: str, now: float) -> SeedanceError:
         """The refusal, and when to come back."""

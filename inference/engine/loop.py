@@ -163,7 +163,7 @@ class EngineLoop:
 
     def _serve_door(self) -> None:
         with self._changed:
-            commands = self._door.take(self._clock.monotonic())
+            commands = self._door.take(self._clock.monotonic(), self._engine.desk.room)
             self._desk_due = self._computing and len(self._door) > 0
         self._engine.apply(commands)
 

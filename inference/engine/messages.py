@@ -36,6 +36,7 @@ __all__ = [
     "StepOutput",
     "StreamKey",
     "Tokens",
+    "TurnAway",
 ]
 
 
@@ -54,7 +55,8 @@ class Open:
     """Begin a generation, or continue one from a forced prefix.
 
     `generation` is its name across calls. `lasting`: it outlives its call (a gateway's); else the
-    end of the call cancels it. `credit` None: unlimited.
+    end of the call cancels it. `credit` None: unlimited. `weight` is the tenant's share; 0: this
+    instance's own settings say it.
     """
 
     stream: StreamKey
@@ -64,6 +66,7 @@ class Open:
     marks: Marks
     epoch: int = 0
     tenant: str = "direct"
+    weight: float = 0.0
     forced_ids: tuple[int, ...] = ()
     credit: int | None = None
     traceparent: str = ""
@@ -104,6 +107,13 @@ class Release:
 
 
 @dataclass(frozen=True, slots=True)
+class TurnAway:
+    """Refuse a request that waited at the door: more wait already than may."""
+
+    stream: StreamKey
+
+
+@dataclass(frozen=True, slots=True)
 class CallEnded:
     """The call is over, or broke."""
 
@@ -118,7 +128,7 @@ class Hold:
     on: bool
 
 
-Command = Open | Attach | Credit | Cancel | Release | CallEnded | Hold
+Command = Open | Attach | Credit | Cancel | Release | TurnAway | CallEnded | Hold
 
 
 # ---- outputs

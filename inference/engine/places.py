@@ -8,11 +8,11 @@ from itertools import chain
 from inference.engine.batch import Batch
 from inference.engine.block_pool import BlockPool
 from inference.engine.block_tables import BlockTables
-from inference.engine.fair_share import FairShare
 from inference.engine.limits import EngineLimits
 from inference.engine.policy import victim
 from inference.engine.sequence import Sequence, SequenceState
 from inference.engine.waiting_room import WaitingRoom
+from mesh.fair_share import FairShare
 
 __all__ = ["Places"]
 
@@ -56,7 +56,7 @@ class Places:
 
     def add(self, sequence: Sequence, *, eligible: bool) -> None:
         """A new sequence: it waits, or is paused until `resume`."""
-        sequence.account = self.shares.account(sequence.tenant)
+        sequence.account = self.shares.account(sequence.tenant, sequence.weight)
         if eligible:
             self._wait(sequence)
         else:

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass, field
 from enum import Enum
 
-from inference.engine.fair_share import Account
 from inference.engine.plan import PlanRow
+from mesh.fair_share import Account
 from seedance.protocol.request import Sampling
 
 __all__ = ["TRANSITIONS", "Pace", "Sequence", "SequenceState"]
@@ -76,7 +76,7 @@ class Sequence:
                     in KV blocks | to be computed      |
 
     `answer_ids` is the answer's own list: it grows as tokens are taken. `arrival` is in seconds of
-    the engine's clock; `vocab_size` is set when the request brings its own vocabulary (scripts).
+    the engine's clock; `weight` is the tenant's, 0 when the opener said none; `vocab_size` is set when the request brings its own vocabulary (scripts).
     `deadline` is soft, in the same seconds; `account` is its tenant's, given by the scheduler;
     `preemptions` counts how often it lost its blocks while it ran. `batch_bound`: the batch grows no
     larger while it runs. `salt` says with whom cached blocks may be shared; `cached_tokens` is how
@@ -90,6 +90,7 @@ class Sequence:
     answer_ids: list[int]
     arrival: float
     tenant: str = ""
+    weight: float = 0.0
     priority: int = 5
     deadline: float = math.inf
     salt: str = ""

@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import yaml
 
-from metering.plans.document import Document, PlanError
+from mesh.document import Document, DocumentError
 from metering.plans.model import (
     PlanBook,
     PlanVersion,
@@ -41,9 +41,9 @@ _PARTS = ("connection_time", "tokens", "concurrency", "requests", "time_bandwidt
 
 
 def read_plans(text: bytes, name: str) -> PlanBook:
-    """Read a plan file; `name` stands in messages. Raises `PlanError`."""
+    """Read a plan file; `name` stands in messages. Raises `DocumentError`."""
     if len(text) > PLAN_BYTES_MAX:
-        raise PlanError(f"{name}:1: over {PLAN_BYTES_MAX} bytes; split the file")
+        raise DocumentError(f"{name}:1: over {PLAN_BYTES_MAX} bytes; split the file")
     doc = Document(text, name)
     top = doc.fields(
         doc.root,

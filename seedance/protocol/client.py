@@ -335,7 +335,8 @@ class ClientMachine:
 
     def _may_acknowledge(self) -> bool:
         # No `ack` while a reader is behind: the server's window closes, and the engine rests.
-        return self._state is ClientState.OPEN and not self._behind
+        # One whose stream has ended, perhaps with its session, holds nobody back.
+        return self._state is ClientState.OPEN and not self._streams.any_live(self._behind)
 
     def _acknowledge(self, now: float) -> None:
         ack_at = self._window.ack_deadline()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -82,6 +83,10 @@ class ClientStreams:
     def unsettled(self) -> bool:
         """Whether a resume is of use: one runs, or the store may not know of an end and its bill (§4.9)."""
         return self.started or bool(self._ended)
+
+    def any_live(self, ids: AbstractSet[str]) -> bool:
+        """Whether one of these has not ended."""
+        return not self._live.keys().isdisjoint(ids)
 
     def add(self, frame: Generate) -> None:
         """A new generation. Raises `overloaded` at the bound."""

@@ -34,6 +34,7 @@ from seedance.protocol.request import (
     GenerateRequest,
     Sampling,
     bad_field,
+    check_in_one_frame,
     check_request,
 )
 
@@ -190,6 +191,8 @@ def generate_of(body: dict[str, Any]) -> Generate:
         request = GenerateRequest(sampling=sampling, **fields.read(body, _REQUEST))
         check_request(request)
         delivery = fields.read(body, _DELIVERY)
+        if not delivery.get("stream", True):
+            check_in_one_frame(request, max(request.max_tokens or 0, request.min_tokens))
     except SeedanceError as refusal:
         refusal.stream_id = stream_id
         refusal.of_generate = True

@@ -19,6 +19,7 @@ __all__ = [
     "Limits",
     "Sampling",
     "bad_field",
+    "check_in_one_frame",
     "check_request",
     "within_quota",
 ]
@@ -42,6 +43,8 @@ class Limits:
     seed_max: int = 2**63 - 1
     messages_max: int = 4096
     id_length_max: int = 64
+    # Log-probabilities in one frame: some 100 bytes each, where SDKs take frames of 16 MiB.
+    whole_logprobs_max: int = 2**16
 
 
 LIMITS = Limits()
@@ -107,6 +110,18 @@ def within_quota(request: GenerateRequest, token_quota: int) -> GenerateRequest:
     if not request.max_latency_ms or not token_quota:
         return request
     return replace(request, max_tokens=min(token_quota, request.max_tokens or token_quota))
+
+
+def check_in_one_frame(request: GenerateRequest, tokens: int) -> None:
+    """Check that an answer of so many tokens can be told whole (`stream: false`).
+
+    Log-probabilities are what makes a frame too large. Raises `SeedanceError` (`bad_request`).
+    """
+    logprobs = request.sampling.logprobs
+    if logprobs is not None and tokens * (logprobs + 1) > LIMITS.whole_logprobs_max:
+        most = LIMITS.whole_logprobs_max // (logprobs + 1)
+        where = f"with `stream: false` and `logprobs: {logprobs}`"
+        raise bad_field("max_tokens", f"from 1 to {most} {where}")
 
 
 def bad_field(path: str, allowed: str) -> SeedanceError:

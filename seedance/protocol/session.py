@@ -130,6 +130,19 @@ class SessionMachine:
         out, self.delivery.out = self.delivery.out, []
         return out
 
+    def stored(self, seq: int, wall_ms: int, now: float) -> tuple[list[Effect], float | None]:
+        """As the event `Stored` for which no stream has waited: only a checkpoint may be due.
+
+        Many times a second, so it asks for nothing else. Also returns when to `Tick` for the next one.
+        """
+        delivery = self.delivery
+        if self.over:
+            return [], None
+        delivery.checkpoints.stored(seq, wall_ms, now)
+        delivery.checkpoint(now)
+        out, delivery.out = delivery.out, []
+        return out, delivery.checkpoints.deadline
+
     @property
     def over(self) -> bool:
         """Whether it has ended."""

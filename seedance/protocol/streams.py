@@ -28,6 +28,7 @@ from seedance.protocol.events import (
 from seedance.protocol.frames import Generate, Resume, Token, Usage
 from seedance.protocol.json_codec import encode_client
 from seedance.protocol.pressure import FREE, Pressed, PressureLevel, highest
+from seedance.protocol.request import check_in_one_frame
 from seedance.protocol.resume import gap, place_streams
 from seedance.protocol.stream import StreamMachine, StreamState, error_frame
 from seedance.protocol.window import credit_share
@@ -84,6 +85,10 @@ class StreamSet:
         return len(self.ended) >= self._rules.ended_max
 
     # ------------------------------------------------------------ asked by the client
+
+    def knows(self, name: str | None) -> bool:
+        """Whether the session has, or remembers, a stream of that id: it will not be run again (§3)."""
+        return name in self.live or name in self.ended
 
     def generate(self, frame: Generate, now: float) -> bool:
         """Open a stream, or answer a repeated id (§3); whether one was opened."""
@@ -163,8 +168,7 @@ class StreamSet:
         what = event.what
         match what:
             case UpstreamTokens():
-                if not stream.on_tokens(what) and stream.on_broken():
-                    self._ask_recovery(stream, now)
+                self._take(stream, what, now)
             case UpstreamAccepted():
                 stream.on_accepted(what)
             case UpstreamPressure(level, reason):
@@ -253,6 +257,18 @@ class StreamSet:
         """The highest level that an instance asks for, or that the client's own window amounts to."""
         own = self._own_pressure(now)
         return highest(own, *self.pressed.values()) if self.pressed else own
+
+    def _take(self, stream: StreamMachine, tokens: UpstreamTokens, now: float) -> None:
+        if not stream.on_tokens(tokens):
+            if stream.on_broken():
+                self._ask_recovery(stream, now)
+        elif not stream.wants.stream:
+            # One without `max_tokens` may grow beyond what a frame can hold.
+            try:
+                check_in_one_frame(stream.wants.request, len(stream.text.token_ids))
+            except SeedanceError as error:
+                if stream.fail(error):
+                    self._delivery.out.append(CancelUpstream(stream.id))
 
     def _press(self, name: str, level: PressureLevel, reason: str) -> None:
         self.pressed.pop(name, None)

@@ -52,7 +52,7 @@ class ClientFrame(_message.Message):
     def __init__(self, stream_id: _Optional[int] = ..., open: _Optional[_Union[Open, _Mapping]] = ..., attach: _Optional[_Union[Attach, _Mapping]] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ...) -> None: ...
 
 class Open(_message.Message):
-    __slots__ = ("generation", "epoch", "request", "forced_prefix", "traceparent", "credit", "tenant")
+    __slots__ = ("generation", "epoch", "request", "forced_prefix", "traceparent", "credit", "tenant", "weight")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     REQUEST_FIELD_NUMBER: _ClassVar[int]
@@ -60,6 +60,7 @@ class Open(_message.Message):
     TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     CREDIT_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
     generation: str
     epoch: int
     request: GenerateRequest
@@ -67,7 +68,8 @@ class Open(_message.Message):
     traceparent: str
     credit: int
     tenant: str
-    def __init__(self, generation: _Optional[str] = ..., epoch: _Optional[int] = ..., request: _Optional[_Union[GenerateRequest, _Mapping]] = ..., forced_prefix: _Optional[_Iterable[int]] = ..., traceparent: _Optional[str] = ..., credit: _Optional[int] = ..., tenant: _Optional[str] = ...) -> None: ...
+    weight: float
+    def __init__(self, generation: _Optional[str] = ..., epoch: _Optional[int] = ..., request: _Optional[_Union[GenerateRequest, _Mapping]] = ..., forced_prefix: _Optional[_Iterable[int]] = ..., traceparent: _Optional[str] = ..., credit: _Optional[int] = ..., tenant: _Optional[str] = ..., weight: _Optional[float] = ...) -> None: ...
 
 class Attach(_message.Message):
     __slots__ = ("generation", "epoch", "from_token", "credit", "traceparent")

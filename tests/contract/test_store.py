@@ -325,6 +325,25 @@ async def test_everything_expires(store: StoreUnderTest) -> None:
     assert await store.one.epoch_of("s1") is None
 
 
+async def test_a_bill_is_written_with_the_rest_or_not_at_all(store: StoreUnderTest) -> None:
+    """CASES 55: an owner that was refused bills nothing; who ends or closes a session bills with that."""
+    first, second, late = (UsageEvent(f"s1/{n}", b"{}") for n in "abc")
+    await store.one.commit([replace(FIRST, streams=(OPENED,))])
+    end = StreamWrite("a", ended=b"{}")
+    await store.one.commit([SessionWrite("s1", 1, streams=(end,), bills=(first,))])
+    await _claim(store)
+    refused = [
+        SessionWrite("s1", 1, bills=(late,)),
+        SessionWrite("s1", 1, closed=True, bills=(late,)),
+        SessionWrite("unknown", 1, bills=(late,)),
+    ]
+    for write in refused:
+        await store.one.commit([write])
+    await store.other.commit([SessionWrite("s1", 2, closed=True, bills=(second,))])
+    await store.other.commit([SessionWrite("s1", 2, closed=True, bills=(late,))])
+    assert await store.usage() == [first, second]
+
+
 async def test_usage_is_appended_in_order(store: StoreUnderTest) -> None:
     """Usage events arrive as they were given."""
     events = [UsageEvent(f"s1/a/{n}", f'{{"n":{n}}}'.encode()) for n in range(3)]

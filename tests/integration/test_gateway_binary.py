@@ -37,6 +37,7 @@ from seedance.protocol.frames import (
 from seedance.protocol.reconnect import Backoff
 from seedance.protocol.request import GenerateRequest
 from seedance.v2.frames_pb2 import Frame, FrameBatch
+from tests.support import fake_upstream
 from tests.support.fake_upstream import FakeCluster, FakeUpstream
 from tests.support.gateway_under_test import GatewayUnderTest, running_gateway
 from tests.support.waiting import wait_until
@@ -296,6 +297,24 @@ async def test_empty_envelopes_disturb_nobody(gateway: GatewayUnderTest) -> None
         assert await other.until(Pong) == Pong(1)
         await wire.send(Ping(2))
         assert await wire.until(Pong) == Pong(2)
+
+
+@BINARIES
+async def test_a_frame_that_cannot_be_encoded_ends_its_connection_alone(
+    gateway: GatewayUnderTest, subprotocol: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as one with a count that no honest instance has: 1011 at once, no silence; others go on."""
+    async with (
+        binary_wire(gateway.url, subprotocol) as wire,
+        binary_wire(gateway.url, subprotocol) as other,
+    ):
+        monkeypatch.setattr(fake_upstream, "PROMPT_TOKENS", 1 << 70)
+        await wire.send(Generate("a", GenerateRequest(prompt="x")))
+        assert await wire.close_code() == 1011
+        await wait_until(lambda: len(gateway.connections) == 1)
+        monkeypatch.undo()
+        await other.send(Generate("a", GenerateRequest(prompt="x")))
+        assert isinstance(await other.until(Done), Done)
 
 
 @BINARIES

@@ -81,7 +81,7 @@ async def test_a_cut_stream_goes_on(store: SessionStore, elsewhere: bool) -> Non
         assert seqs == list(range(1, len(seqs) + 1))
         [end] = [f for f in client.seen if f["type"] == "done"]
         assert end["usage"]["completion_tokens"] == 400
-        await wait_until(lambda: not len(one.deps.usage) and not len(two.deps.usage))
+        await wait_until(lambda: not one.registry.bills_waiting and not two.registry.bills_waiting)
         assert cluster.computed == 400, "attached, not computed again"
 
 

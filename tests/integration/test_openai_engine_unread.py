@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
+import grpc.aio
 import pytest
 
+from mesh.rpc.channel import MESH_SECRET_KEY
+from mesh.rpc.convert import request_to_pb
 from seedance.v2 import inference_pb2 as pb
-from tests.support.instance import calling
-from tests.support.openai_engine import TEXT, WORDS, open_stream, upstream_instance
+from tests.support.instance import SECRET, calling
+from tests.support.openai_engine import TEXT, WORDS, chat_request, open_stream, upstream_instance
 from tests.support.openai_server import OpenAIServer, openai_server
 from tests.support.waiting import wait_until
 
@@ -64,3 +68,36 @@ async def test_a_continuation_that_never_runs_hangs_up(server: OpenAIServer) -> 
         assert server.open == 2
         await caller.send(pb.ClientFrame(stream_id=2, cancel=pb.Cancel()))
         await wait_until(lambda: server.open == 1, within_s=0.3)
+
+
+class _GoneCaller:
+    """The context of a call whose other end is gone: nothing can be written any more."""
+
+    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
+        return ((MESH_SECRET_KEY, SECRET),)
+
+    async def write(self, _message: object) -> None:
+        raise grpc.aio.UsageError("the other end is gone")
+
+
+async def test_a_failed_write_ends_what_was_being_prepared(server: OpenAIServer) -> None:
+    """An answer that a silent server says again holds nobody's call open: its streams are told at once."""
+    async with upstream_instance(server) as instance, calling(instance.address) as call:
+        begun = await open_stream(call(), credit=15)
+        await wait_until(lambda: len(begun.ids) == 15)
+    server.plan.hang_after = 3
+
+    async def requests() -> AsyncIterator[pb.StreamRequest]:
+        opening = pb.Open(
+            request=request_to_pb(chat_request()), generation="s/9", forced_prefix=begun.ids
+        )
+        yield pb.StreamRequest(frames=[pb.ClientFrame(stream_id=1, open=opening)])
+        await wait_until(lambda: server.open == 1)
+        # Refused at once, and so there is something to write.
+        yield pb.StreamRequest(frames=[pb.ClientFrame(stream_id=0)])
+        await asyncio.Event().wait()
+
+    async with upstream_instance(server) as instance, asyncio.timeout(5):
+        await instance._service.Stream(requests(), _GoneCaller())  # type: ignore[arg-type]
+        assert not instance._service._deliverer.calls
+        await wait_until(lambda: server.open == 0, within_s=1)

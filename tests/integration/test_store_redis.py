@@ -5,12 +5,21 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import redis
 
-from gateway.store.base import SessionWrite, StoreUnavailableError, StreamWrite, UsageEvent
-from gateway.store.belief import SETTLE_S
+from gateway.store.base import (
+    CommitResult,
+    LogEntry,
+    SessionWrite,
+    StoreUnavailableError,
+    StreamWrite,
+    UsageEvent,
+)
+from gateway.store.belief import SETTLE_S, YOUNG_S
+from gateway.store.names import new_session_id
 from gateway.store.redis import RedisStore, _deadlines_key, _shard_of
 from tests.support.clock import FakeClock
 from tests.support.store_under_test import RESUME_TTL_S
@@ -97,9 +106,48 @@ async def test_an_emptied_store_expires_nobody(server: TestStore) -> None:
     await store.close()
 
 
+async def test_a_young_session_may_be_on_its_way(server: TestStore) -> None:
+    """§4.8: a session that the store lacks is gone only when its first commit has had its time."""
+    clock = FakeClock()
+    store = RedisStore(server.url, clock, RESUME_TTL_S)
+    await store.generation_mark()
+    clock.advance(SETTLE_S)
+    now_ms = store.now_ms() - round(SETTLE_S * 1000)
+    young, old = new_session_id(now_ms), new_session_id(now_ms - round(YOUNG_S * 1000))
+    for ask in (store.claim(young, HASH), store.epoch_of(young)):
+        with pytest.raises(StoreUnavailableError):
+            await ask
+    assert await store.claim(old, HASH) is None
+    await store.commit([SessionWrite(young, 1, closed=True)])
+    assert await store.claim(young, HASH) is None
+    await store.close()
+
+
+async def test_a_quick_restart_with_old_data_is_noticed(server: TestStore) -> None:
+    """CASES 57: who comes back with what it had an hour ago bears the same mark, and is doubted."""
+    clock = FakeClock()
+    store = RedisStore(server.url, clock, RESUME_TTL_S)
+    mark = await store.generation_mark()
+    clock.advance(SETTLE_S)
+    await store.commit([FIRST])
+    with redis.Redis.from_url(server.url) as client:
+        client.save()
+    await store.commit([SessionWrite("s1", 1, acked=7)])
+    server.stop()
+    server.start()
+    with pytest.raises(StoreUnavailableError):
+        await store.claim("s1", HASH)
+    assert await store.generation_mark() != mark
+    clock.advance(SETTLE_S)
+    claimed = await store.claim("s1", HASH)
+    assert claimed is not None
+    assert claimed.acked == 0
+    await store.close()
+
+
 async def test_scripts_are_loaded_again(server: TestStore) -> None:
     """A server that forgot the scripts gets them again within the same call, once each."""
-    store = RedisStore(server.url, FakeClock(), RESUME_TTL_S)
+    store = RedisStore(server.url, FakeClock(), RESUME_TTL_S, settle_s=0)
     await store.commit([FIRST])
     with redis.Redis.from_url(server.url) as client:
         client.script_flush()
@@ -139,4 +187,42 @@ async def test_half_a_session_stops_nobody(server: TestStore) -> None:
     assert await store.claim("half", HASH) is None
     assert client.zscore(key, "half") is None
     client.close()
+    await store.close()
+
+
+async def test_one_sessions_fault_is_not_the_stores(server: TestStore) -> None:
+    """A session whose keys are broken fails alone, and is whole again when it is written anew."""
+    clock = FakeClock()
+    store = RedisStore(server.url, clock, RESUME_TTL_S)
+    await store.generation_mark()
+    clock.advance(SETTLE_S + 1)
+    sound = SessionWrite("s2", 1, created=FIRST.created)
+    entry = (LogEntry(1, b"{}"),)
+    with redis.Redis.from_url(server.url) as client:
+        await store.commit([FIRST])
+        client.set("seedance:{s1}:log", "no list")
+        result = await store.commit([SessionWrite("s1", 1, entries=entry), sound])
+        assert result == CommitResult(failed=frozenset({"s1"}))
+        assert await store.epoch_of("s2") == 1
+        with pytest.raises(StoreUnavailableError):
+            await store.claim("s1", HASH)
+        assert await store.claim("s2", HASH) is not None, "the store is not away"
+        anew = replace(FIRST, entries=entry, rewrite=True)
+        assert await store.commit([anew]) == CommitResult()
+    claimed = await store.claim("s1", HASH)
+    assert claimed is not None
+    assert claimed.entries == entry
+    await store.close()
+
+
+async def test_a_server_that_takes_no_writes_is_away(server: TestStore) -> None:
+    """An error that every session would get is the store's: each is kept in memory."""
+    store = RedisStore(server.url, FakeClock(), RESUME_TTL_S)
+    await store.commit([FIRST])
+    with redis.Redis.from_url(server.url) as client:
+        for setting, bad, good in (("min-replicas-to-write", 1, 0), ("maxmemory", 1, 0)):
+            client.config_set(setting, bad)
+            with pytest.raises(StoreUnavailableError):
+                await store.commit([FIRST])
+            client.config_set(setting, good)
     await store.close()

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from statistics import fmean, pstdev
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.upstream.breaker import (
     BACKOFF_MAX_S,
     BACKOFF_MIN_S,
+    MARGIN_S,
     SAMPLES_MAX,
+    SAMPLES_MIN,
     SUSPECTS_IN_A_ROW,
     Breaker,
     BreakerState,
@@ -71,3 +76,29 @@ def test_who_falls_silent_is_left(events: list[tuple[str, float | None]], jitter
         now += 1.0
         breaker.sample(None, now)
     assert breaker.state is BreakerState.OPEN
+
+
+@given(
+    st.lists(st.floats(1e-6, 5e-4), min_size=SAMPLES_MAX, max_size=SAMPLES_MAX),
+    st.lists(st.floats(0, MARGIN_S), max_size=100),
+)
+def test_quick_round_trips_have_a_margin(steady: list[float], later: list[float]) -> None:
+    """However little they vary: nothing within 20 ms of their mean is suspect, in whatever order."""
+    changes: list[BreakerState] = []
+    breaker = Breaker(lambda: 0.0, changes.append)
+    for second, rtt_s in enumerate(steady):
+        breaker.sample(rtt_s, float(second))
+    for second, rtt_s in enumerate(later, start=len(steady)):
+        assert rtt_s <= breaker.suspect_above_s
+        breaker.sample(rtt_s, float(second))
+    assert changes == []
+
+
+@given(st.lists(st.floats(1e-6, 1.0), min_size=SAMPLES_MIN, max_size=SAMPLES_MAX))
+def test_what_is_suspect(samples: list[float]) -> None:
+    """Above max(mean + 3 sigma, mean + 20 ms) of the samples, and not below."""
+    breaker = Breaker(lambda: 0.0, lambda _: None)
+    breaker._samples.extend(samples)
+    mean = fmean(samples)
+    bound = max(mean + 3 * pstdev(samples), mean + 0.020)
+    assert breaker.suspect_above_s == pytest.approx(bound)

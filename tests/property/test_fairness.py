@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inference.engine.fair_share import FairShare
 from inference.engine.limits import EngineLimits
 from inference.engine.runner import Prepared
 from inference.engine.sequence import Sequence
 from inference.engine.waiting_room import PATIENCE, WaitingRoom
+from mesh.fair_share import FairShare
 from seedance.protocol.request import GenerateRequest, Sampling
 from tests.support.engine_driver import EngineDriver
 from tests.support.fake_runner import FakeRunner, fake_info

@@ -71,8 +71,9 @@ class _WatchedConnection(Connection):
         super().__init__(*args, **options)
 
     def send(self, effect: Send) -> None:
-        window = self._owner.machine.delivery.window.size
-        self._watch.sent(effect.frame, effect.seq, window)
+        # While it takes a session over, that session's frames come before its own name for the owner.
+        owner = next((o for o in self._registry.owners if o.carrier is self), self._owner)
+        self._watch.sent(effect.frame, effect.seq, owner.machine.delivery.window.size)
         super().send(effect)
 
     def _do(self, effect: Any) -> None:
@@ -107,7 +108,7 @@ class GatewayProcess:
             settings.settings,
             self.clock,
             remote,
-            self.pool,
+            settings.upstream,
             _tracing(),
             _metrics(),
             settings.authenticator,

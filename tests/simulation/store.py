@@ -162,10 +162,13 @@ class StoreServer:
                 self._watch.store_took(write)
         return result
 
-    async def _claim(self, session: str, token_hash: str) -> StoredSession | None:
+    async def _claim(self, session: str, token_hash: str) -> StoredSession | bool:
+        """The session; else whether it was known, and is over."""
+        known = session in self.memory._sessions
         stored = await self.memory.claim(session, token_hash)
-        if stored is not None:
-            self._watch.claimed(stored)
+        if stored is None:
+            return known
+        self._watch.claimed(stored)
         return stored
 
     async def _epoch_of(self, session: str) -> int | None:
@@ -183,9 +186,10 @@ class StoreServer:
     async def _meet_metering(self, lease: GatewayLease) -> UsageMarks:
         return await self.memory.meet_metering(lease)
 
-    async def _mark(self) -> tuple[str, bool]:
+    async def _mark(self) -> tuple[str, bool, int]:
         fresh, self._marked = not self._marked, True
-        return await self.memory.generation_mark(), fresh
+        mark = f"{await self.memory.generation_mark()}/{self._run_id}"
+        return mark, fresh, self.memory.now_ms()
 
 
 class RemoteStore:
@@ -203,14 +207,15 @@ class RemoteStore:
     async def claim(self, session: str, token_hash: str) -> StoredSession | None:
         """Become the owner; see the base."""
         await self._settled()
-        stored: StoredSession | PermissionError | None = await self._ask(
+        stored: StoredSession | PermissionError | bool = await self._ask(
             "claim", session, token_hash
         )
         if isinstance(stored, PermissionError):
             raise stored
-        if stored is None:
-            await self._sure_it_is_gone()
-        return stored
+        if stored is False:
+            await self.generation_mark()
+            self._belief.check_lacking(session)
+        return None if isinstance(stored, bool) else stored
 
     async def epoch_of(self, session: str) -> int | None:
         """The owner's epoch; see the base."""
@@ -247,19 +252,19 @@ class RemoteStore:
 
     async def generation_mark(self) -> str:
         """The server's mark; see the base."""
-        mark, fresh = await self._ask("mark")
+        mark, fresh, now_ms = await self._ask("mark")
         self._belief.marked(mark, fresh=fresh)
+        self._belief.told_time(now_ms)
         return str(mark)
+
+    def now_ms(self) -> int:
+        """The server's clock as last heard; see the base."""
+        return self._belief.now_ms()
 
     async def close(self) -> None:
         """Nothing is held."""
 
     async def _settled(self) -> None:
-        if self._belief.away:
-            await self._ask("mark")
-        self._belief.check()
-
-    async def _sure_it_is_gone(self) -> None:
         await self.generation_mark()
         self._belief.check()
 

@@ -85,22 +85,12 @@ def _judge_answer(world: World, user: User, answer: Answer) -> None:
     _judge_bill(world, user, answer)
 
 
-def _billed_too_soon(world: World, answer: Answer) -> bool:
-    """Whether an owner may have billed a cut-off stream and died before it could store the end.
-
-    The next owner knows it as running, and a client that had not heard of it asks for it again: what
-    follows is delivered, and the first bill stands.
-    """
-    return answer.may_be_cut and Part.GATEWAY in world.faults.apart.happened
-
-
 def _judge_stored(world: World, answer: Answer) -> None:
     """What the store knows to be framed is billed, also if nobody came back for it."""
     framed = world.watch.framed.get(answer.id, 0)
     bills = [bill for bill in world.ledger.bills.values() if bill["stream"] == answer.id]
     billed = sum(bill["completion_tokens"] for bill in bills)
-    excused = _billed_too_soon(world, answer) or world.faults.may_lose_bills
-    if billed < framed and not excused:
+    if billed < framed and not world.faults.may_lose_bills:
         world.watch.breach(f"{answer.id} is billed {billed}, and {framed} were framed")
 
 
@@ -127,7 +117,7 @@ def _judge_bill(world: World, user: User, answer: Answer) -> None:
     # Who dies right after `done` takes its last tokens' bill along, if nobody comes back (§4.9).
     swept = world.watch.session_of.get(answer.id) in world.watch.swept
     less = sum(counts) < answer.billed
-    if not (less and (swept or _billed_too_soon(world, answer) or world.faults.may_lose_bills)):
+    if not (less and (swept or world.faults.may_lose_bills)):
         world.watch.breach(f"{who} is billed {counts} for {answer.billed}")
 
 

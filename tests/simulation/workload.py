@@ -166,13 +166,18 @@ class User:
         if state == "open" and session is not None:
             self.stood = True
             self.watch.epoch_seen(session.session, session.epoch)
-            if self.offline_since is not None:
-                self.offline_s = max(self.offline_s, self._loop.time() - self.offline_since)
-            self.offline_since = None
+            self._back()
         elif state == "connecting":
             for answer in self.answers:
                 answer.lost_connection = True
             self.offline_since = self.offline_since or self._loop.time()
+        elif state == "idle":  # it was told that its session is gone
+            self._back()
+
+    def _back(self) -> None:
+        if self.offline_since is not None:
+            self.offline_s = max(self.offline_s, self._loop.time() - self.offline_since)
+        self.offline_since = None
 
     async def _one(self, client: AsyncSeedanceClient, answer: Answer) -> None:
         asked = answer.asked

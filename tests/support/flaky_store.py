@@ -21,6 +21,10 @@ class FlakyStore:
         self.held.set()
         self.commits = 0
 
+    def now_ms(self) -> int:
+        """Its clock."""
+        return self.inner.now_ms()
+
     def __getattr__(self, name: str) -> Any:
         """Every method of the store, unless it is away."""
         method = getattr(self.inner, name)

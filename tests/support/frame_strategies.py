@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import strategies as st
 
 from seedance.protocol.errors import ErrorCode
@@ -29,7 +31,7 @@ from seedance.protocol.frames import (
     Usage,
     WindowRange,
 )
-from seedance.protocol.request import ChatMessage, GenerateRequest, Sampling
+from seedance.protocol.request import LIMITS, ChatMessage, GenerateRequest, Sampling
 
 __all__ = ["CLIENT_FRAMES", "SEQS", "SERVER_FRAMES", "STREAM_IDS", "TEXT", "maybe"]
 
@@ -83,17 +85,29 @@ def requests(**source: st.SearchStrategy) -> st.SearchStrategy:
     )
 
 
+GENERATES = st.builds(
+    Generate,
+    id=maybe(STREAM_IDS),
+    request=requests(messages=MESSAGES) | requests(prompt=WORD),
+    stream=st.booleans(),
+    on_disconnect=maybe(st.sampled_from(["keep", "cancel"])),
+    receipt=st.booleans(),
+    traceparent=maybe(TEXT),
+    bare=st.booleans(),
+)
+
+
+def _in_one_frame(generate: Generate) -> Generate:
+    """An answer in one piece has a bound when it tells log-probabilities."""
+    most = LIMITS.whole_logprobs_max // (LIMITS.logprobs_max + 1)
+    if generate.stream or (generate.request.max_tokens or 0) <= most:
+        return generate
+    request = replace(generate.request, max_tokens=generate.request.min_tokens or 1)
+    return replace(generate, request=request)
+
+
 CLIENT_FRAMES = st.one_of(
-    st.builds(
-        Generate,
-        id=maybe(STREAM_IDS),
-        request=requests(messages=MESSAGES) | requests(prompt=WORD),
-        stream=st.booleans(),
-        on_disconnect=maybe(st.sampled_from(["keep", "cancel"])),
-        receipt=st.booleans(),
-        traceparent=maybe(TEXT),
-        bare=st.booleans(),
-    ),
+    GENERATES.map(_in_one_frame),
     st.builds(
         Ack,
         SEQS,

@@ -13,7 +13,6 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from gateway.app import build_app
-from gateway.auth import Authenticator, allowed_origins, parse_keys
 from gateway.config import GatewaySettings
 from gateway.connections import Connections
 from gateway.deps import GatewayDeps
@@ -23,7 +22,8 @@ from gateway.server import GatewayServer, bind
 from gateway.session.registry import SessionRegistry
 from gateway.store.base import SessionStore
 from gateway.store.memory import MemoryStore
-from gateway.tickets import Tickets
+from gateway.tenants.opening import open_authenticator, open_tenants
+from gateway.tenants.upstream import FairUpstream
 from gateway.upstream.base import Upstream
 from mesh.clock import Clock, SystemClock
 from mesh.telemetry.metrics import GatewayMetrics
@@ -47,21 +47,17 @@ def make_deps(
     made = GatewaySettings(**settings)
     clock = clock or SystemClock()
     store = store or MemoryStore(clock, made.resume_ttl_s)
-    authenticator = Authenticator(
-        parse_keys(made.keys.get_secret_value()),
-        allowed_origins(made.gateway_urls, made.origins),
-        Tickets(store),
-        anonymous_tenant=made.anonymous_tenant or None,
-    )
+    tenants = open_tenants(made, clock)
     return GatewayDeps(
         made,
         clock,
         store,
-        upstream,
+        FairUpstream(upstream, tenants, clock, made.openings_max),
         tracing or Tracing("gateway", "test"),
         GatewayMetrics(),
-        authenticator,
+        open_authenticator(made, store, tenants, clock),
         UsageMeter(store, clock, spool),
+        tenants,
     )
 
 
@@ -96,6 +92,7 @@ async def running_gateway(
     stop = asyncio.Event()
     async with asyncio.TaskGroup() as tasks:
         housekeeping = tasks.create_task(registry.run())
+        following = tasks.create_task(deps.tenants.run(deps.upstream))
         serving = tasks.create_task(server.run_until(stop, sock))
         try:
             yield GatewayUnderTest(deps, registry, connections, stop, port, serving)
@@ -104,6 +101,8 @@ async def running_gateway(
             await serving
             await registry.close()
             housekeeping.cancel()
+            following.cancel()
+            await deps.tenants.close()
             await deps.usage.close()
 
 

@@ -210,3 +210,70 @@ test("one more generation than a client may hold is refused, the others wait the
   assert.deepEqual(asked(), streams.slice(0, 65).map((stream) => stream.id));
   client.close();
 });
+
+test("what a page does to its messages later changes nothing that is asked again", async () => {
+  const { client } = begin();
+  const own = [{ role: "user", content: "hi" }];
+  client.chat({ messages: own });
+  own.push({ role: "assistant", content: "…" });
+  own[0].content = "changed";
+  const first = await socketNumber(1);
+  first.open();
+  first.say(SESSION);
+  first.drop();
+  const second = await socketNumber(2);
+  second.open();
+  second.say({ ...SESSION, type: "resumed", from_seq: 1 });
+  const asked = [first.sent[0], second.sent.find((frame) => frame.type === "generate")];
+  assert.deepEqual(asked.map((frame) => frame.messages), [messages, messages]);
+  client.close();
+});
+
+test("what cannot be said is refused at once and holds nothing up", async () => {
+  const { client } = begin();
+  assert.throws(() => client.chat({ messages, seed: 7n }), TypeError);
+  client.chat({ messages, id: "a" });
+  const socket = await socketNumber(1);
+  socket.open();
+  socket.say(SESSION);
+  assert.deepEqual(socket.sent.map((frame) => frame.id), ["a"]);
+  client.close();
+});
+
+test("an id is used once, and its first stream is none the worse for a second try", async () => {
+  const { client } = begin();
+  const stream = client.chat({ messages, id: "a" });
+  const refused = { name: "SeedanceError", code: "bad_request", streamId: "a" };
+  assert.throws(() => client.chat({ messages, id: "a" }), refused);
+  const socket = await socketNumber(1);
+  socket.open();
+  socket.say(SESSION);
+  socket.say(accepted("a", 1));
+  socket.say(token("a", 2, 0, "text"));
+  socket.say(done("a", 3));
+  assert.equal((await stream.completion()).text, "text");
+  assert.throws(() => client.chat({ messages, id: "a" }), refused);
+  client.close();
+});
+
+test("a reader that was left behind with its session holds nobody back in the next one", async () => {
+  const { client } = begin();
+  const full = client.chat({ messages });
+  const first = await socketNumber(1);
+  first.open();
+  first.say(SESSION);
+  first.say(accepted(full.id, 1));
+  for (let n = 0; n < 17; n += 1) first.say(token(full.id, n + 2, n * 65536, "x".repeat(65536)));
+  const waiting = client.chat({ messages });
+  first.drop();
+  const second = await socketNumber(2);
+  second.open();
+  second.drop(4410); // nobody ever reads what is left of the first stream
+  const third = await socketNumber(3);
+  third.open();
+  third.say(SESSION);
+  third.say(accepted(waiting.id, 1));
+  for (let n = 0; n < 8; n += 1) third.say(token(waiting.id, n + 2, n, "y"));
+  assert.ok(third.sent.some((frame) => frame.type === "ack"), "nothing is acknowledged");
+  client.close();
+});

@@ -1,25 +1,30 @@
--- Writes what is new about one session, unless a newer owner exists. Atomic, like every script.
+-- Writes what is new about sessions, each unless a newer owner of it exists. Atomic, like every script.
 --
--- KEYS[1]  the session's hash; its other keys are named from it and share its hash tag, hence its
---          node in a cluster:
---            KEYS[1]           epoch, created, last_seq, acked, deadline, gone, swept; and for each
+-- KEYS[1]  the usage stream
+-- KEYS[n]  a session's hash; its other keys are named from it:
+--            KEYS[n]           epoch, created, last_seq, acked, deadline, gone, swept; and for each
 --                              stream  o:ID opened  i:ID instance  f:ID "bytes tokens"  e:ID end
---            KEYS[1]:log       list of "SEQ:FRAME", oldest first
---            KEYS[1]:t:ID      a live stream's token ids, 4 bytes each, little-endian
---            KEYS[1]:ends      ids of ended streams, oldest first
--- ARGV     mode (write, rewrite, close), epoch, keep_ms, deadline_ms, renew_ms, ends_max, created,
---          acked, number of entries, (seq, frame)..., number of streams,
---          (id, opened, instance, packed ids, framed bytes, framed tokens, end)...
---          An empty string stands for what was not given.
--- Returns  0 written, 1 refused: a newer owner exists or the session is over, 2 refused: the store
---          does not have the session that this would add to.
+--            KEYS[n]:log       list of "SEQ:FRAME", oldest first
+--            KEYS[n]:t:ID      a live stream's token ids, 4 bytes each, little-endian
+--            KEYS[n]:ends      ids of ended streams, oldest first
+-- ARGV     keep_ms, renew_ms, ends_max, usage_max; then for each session
+--            "MODE EPOCH DEADLINE_MS ACKED ARGUMENTS BILLS ENTRIES STREAMS": the mode is `write`,
+--            `rewrite` or `close`, the last four are counts, the first of them of all that follows
+--            created (empty: not given), (id, payload) of each bill, "SEQ:FRAME" of each entry, and of
+--            each stream its id and
+--              "r BYTES TOKENS", packed ids                       it runs
+--              "o BYTES TOKENS", packed ids, opened, instance     the same; empty: not given
+--              "e", end                                           it has ended
+-- Returns  for each session 0 written, 1 refused: a newer owner exists or the session is over,
+--          2 refused: the store does not have the session that this would add to, or the text of an
+--          error: its write may have stopped half way
 
-local base = KEYS[1]
-local log, ends = base .. ':log', base .. ':ends'
-local mode, epoch = ARGV[1], tonumber(ARGV[2])
-local keep_ms, deadline_ms, renew_ms = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
-local ends_max, created, acked = tonumber(ARGV[6]), ARGV[7], tonumber(ARGV[8])
-local at = 9
+local usage = KEYS[1]
+local keep_ms, renew_ms = tonumber(ARGV[1]), tonumber(ARGV[2])
+local ends_max, usage_max = tonumber(ARGV[3]), ARGV[4]
+local time = redis.call('TIME')
+local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
+local base, log, ends, at
 
 local function next_arg()
   at = at + 1
@@ -47,6 +52,15 @@ local function drop_all()
   redis.call('DEL', base, log, ends)
 end
 
+-- A bill and its stream's end are written at once, or neither is: whoever goes on with the session
+-- after its owner's death bills what the store says of it.
+local function write_bills(count)
+  for _ = 1, count do
+    local id, payload = next_arg(), next_arg()
+    redis.call('XADD', usage, 'MAXLEN', '~', usage_max, '*', 'id', id, 'payload', payload)
+  end
+end
+
 -- A script's stack holds some thousand values, so they are pushed in pieces: one that failed half way
 -- would leave half of a session behind.
 local function push(items)
@@ -57,13 +71,18 @@ local function push(items)
   return length
 end
 
-local function write_entries(last_seq)
+local function seq_of(item)
+  return tonumber(string.match(item, '^%d+'))
+end
+
+local function write_entries(count, last_seq, acked)
   local fresh = {}
-  for _ = 1, tonumber(next_arg()) do
-    local seq, frame = tonumber(next_arg()), next_arg()
+  for _ = 1, count do
+    local item = next_arg()
+    local seq = seq_of(item)
     -- What is there already came with an attempt whose answer was lost.
     if seq > last_seq and seq >= acked then
-      fresh[#fresh + 1] = seq .. ':' .. frame
+      fresh[#fresh + 1] = item
     end
     last_seq = math.max(last_seq, seq)
   end
@@ -73,11 +92,7 @@ local function write_entries(last_seq)
   return last_seq
 end
 
-local function seq_of(item)
-  return tonumber(string.match(item, '^%d+'))
-end
-
-local function trim_log()
+local function trim_log(acked)
   local head = redis.call('LINDEX', log, 0)
   if not head or seq_of(head) >= acked then
     return
@@ -105,22 +120,26 @@ local function end_stream(id, ended)
 end
 
 local function write_stream()
-  local id, opened, instance, ids = next_arg(), next_arg(), next_arg(), next_arg()
-  local framed_bytes, framed_tokens, ended = next_arg(), next_arg(), next_arg()
-  if ended ~= '' then
-    end_stream(id, ended)
+  local id = next_arg()
+  local kind, framed = string.match(next_arg(), '^(%a) ?(.*)$')
+  if kind == 'e' then
+    end_stream(id, next_arg())
     return
   end
-  if opened ~= '' then
-    redis.call('HSET', base, 'o:' .. id, opened)
-  end
-  if instance ~= '' then
-    redis.call('HSET', base, 'i:' .. id, instance)
+  local ids = next_arg()
+  if kind == 'o' then
+    local opened, instance = next_arg(), next_arg()
+    if opened ~= '' then
+      redis.call('HSET', base, 'o:' .. id, opened)
+    end
+    if instance ~= '' then
+      redis.call('HSET', base, 'i:' .. id, instance)
+    end
   end
   if ids ~= '' and redis.call('APPEND', tokens_key(id), ids) == #ids then
     redis.call('PEXPIRE', tokens_key(id), keep_ms)
   end
-  redis.call('HSET', base, 'f:' .. id, framed_bytes .. ' ' .. framed_tokens)
+  redis.call('HSET', base, 'f:' .. id, framed)
 end
 
 local function renew()
@@ -135,35 +154,55 @@ local function renew()
   end
 end
 
-local stored = redis.call('HMGET', base, 'epoch', 'gone', 'last_seq')
-if stored[1] and (tonumber(stored[1]) > epoch or stored[2]) then
-  return 1
-end
-if mode == 'close' then
-  drop_all()
-  -- A late write of this or an older owner must not bring the session back.
-  redis.call('HSET', base, 'epoch', epoch, 'gone', 1)
-  redis.call('PEXPIRE', base, keep_ms)
+local function write_session(head)
+  local mode, epoch, deadline_ms, acked, bills, entries, streams = unpack(head)
+  local created = next_arg()
+  local stored = redis.call('HMGET', base, 'epoch', 'gone', 'last_seq')
+  if stored[1] and (tonumber(stored[1]) > epoch or stored[2]) then
+    return 1
+  end
+  if mode == 'write' and not stored[1] and created == '' then
+    return 2
+  end
+  write_bills(bills)
+  if mode ~= 'write' then
+    drop_all()
+    stored = {false, false, false}
+  end
+  if mode == 'close' then
+    -- A late write of this or an older owner must not bring the session back.
+    redis.call('HSET', base, 'epoch', epoch, 'gone', 1)
+    redis.call('PEXPIRE', base, keep_ms)
+    return 0
+  end
+  redis.call('HSET', base, 'epoch', epoch)
+  if created ~= '' then
+    redis.call('HSET', base, 'created', created)
+  end
+  local last_seq = write_entries(entries, tonumber(stored[3] or '0'), acked)
+  for _ = 1, streams do
+    write_stream()
+  end
+  trim_log(acked)
+  last_seq = math.max(last_seq, acked - 1)
+  redis.call('HSET', base, 'last_seq', last_seq, 'acked', acked, 'deadline', now_ms + deadline_ms)
+  renew()
   return 0
 end
-if mode == 'rewrite' then
-  drop_all()
-  stored = {false, false, false}
-elseif not stored[1] and created == '' then
-  return 2
-end
 
-redis.call('HSET', base, 'epoch', epoch)
-if created ~= '' then
-  redis.call('HSET', base, 'created', created)
+local verdicts, following = {}, 5
+for n = 2, #KEYS do
+  base, log, ends, at = KEYS[n], KEYS[n] .. ':log', KEYS[n] .. ':ends', following + 1
+  local head = {}
+  for word in string.gmatch(ARGV[following], '%S+') do
+    head[#head + 1] = tonumber(word) or word
+  end
+  following = at + table.remove(head, 5)
+  -- One session's fault is not the others'.
+  local fine, verdict = pcall(write_session, head)
+  if not fine then
+    verdict = type(verdict) == 'table' and verdict.err or tostring(verdict)
+  end
+  verdicts[n - 1] = verdict
 end
-local last_seq = math.max(write_entries(tonumber(stored[3] or '0')), acked - 1)
-for _ = 1, tonumber(next_arg()) do
-  write_stream()
-end
-trim_log()
-local time = redis.call('TIME')
-local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
-redis.call('HSET', base, 'last_seq', last_seq, 'acked', acked, 'deadline', now_ms + deadline_ms)
-renew()
-return 0
+return verdicts

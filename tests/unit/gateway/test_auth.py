@@ -18,7 +18,9 @@ from gateway.auth import (
     allowed_origins,
     parse_keys,
 )
+from gateway.signed_tokens import TokenTimeError
 from gateway.store.base import SessionStore, StoreUnavailableError
+from gateway.tenants.model import ApiKey, Tenant, TenantBook
 from gateway.tickets import Tickets
 
 KEY = "sk-right"
@@ -280,3 +282,92 @@ def test_bad_origin_setting_is_refused(url: str) -> None:
     """What is no origin cannot be put on the list."""
     with pytest.raises(ValueError, match="must be an origin"):
         allowed_origins(GATEWAYS, [url])
+
+
+# ---------------------------------------------------------------- the tenants file
+
+
+class Book:
+    """A tenants file that is read again when the test says so."""
+
+    def __init__(self) -> None:
+        digest = hashlib.sha256(KEY.encode()).digest()
+        origins = frozenset({"https://app.acme.example:443"})
+        self.now = TenantBook(
+            {"acme": Tenant("acme", origins=origins), "other": Tenant("other")},
+            (ApiKey("acme", digest, "ci"),),
+        )
+
+
+def with_book(store: TicketStore, book: Book) -> Authenticator:
+    def verify(token: str) -> Principal | None:
+        if token == "late.signed.token":  # noqa: S105 - the test's own
+            raise TokenTimeError
+        return Principal("other", "eve") if token == "signed.by.them" else None  # noqa: S105
+
+    return Authenticator(
+        parse_keys(f"other:{sha256(OTHER_KEY)}"),
+        allowed_origins(GATEWAYS),
+        Tickets(cast("SessionStore", store)),
+        book=lambda: book.now,
+        verify=verify,
+    )
+
+
+async def test_keys_come_and_go_with_the_file(store: TicketStore) -> None:
+    """A key of the file is known by its label, and is nobody's once the file no longer has it."""
+    book = Book()
+    auth = with_book(store, book)
+    who = await connect(auth, authorization=f"Bearer {KEY}")
+    assert isinstance(who, Principal)
+    assert (who.tenant, who.key) == ("acme", "ci")
+    book.now = TenantBook()
+    assert await connect(auth, authorization=f"Bearer {KEY}") is Refusal.BAD_AUTHORIZATION
+    assert await connect(auth, authorization=f"Bearer {OTHER_KEY}") == Principal("other")
+
+
+@pytest.mark.parametrize(
+    ("key", "origin", "expected"),
+    [
+        (KEY, "https://app.acme.example", ACME),
+        (KEY, "https://chat.example.com", Refusal.BAD_ORIGIN),
+        (KEY, None, ACME),
+        (OTHER_KEY, "https://app.acme.example", Refusal.BAD_ORIGIN),
+        (OTHER_KEY, "https://chat.example.com", Principal("other")),
+        ("wrong", "https://app.acme.example", Refusal.BAD_AUTHORIZATION),
+        ("wrong", "https://evil.example", Refusal.BAD_ORIGIN),
+    ],
+)
+@pytest.mark.parametrize("way", ["header", "subprotocol", "ticket"])
+async def test_a_tenant_may_have_origins_of_its_own(
+    store: TicketStore, way: str, key: str, origin: str | None, expected: Principal | Refusal
+) -> None:
+    """CASES 109: by whatever way it comes in, a tenant's page is the tenant's and nobody else's."""
+    auth = with_book(store, Book())
+    headers = {} if origin is None else {"origin": origin}
+    if way == "header":
+        shown = await connect(auth, **headers, authorization=f"Bearer {key}")
+    elif way == "subprotocol":
+        shown = await connect(auth, offered=(VERSION, auth_item(key)), **headers)
+    else:
+        who = await connect(auth, authorization=f"Bearer {key}")
+        issued = await auth.tickets.issue(who) if isinstance(who, Principal) else "unknown"
+        shown = await connect(auth, query=f"ticket={issued}", **headers)
+    if way != "header" and expected is Refusal.BAD_AUTHORIZATION:
+        expected = Refusal.UNAUTHORIZED
+    assert shown == expected
+
+
+async def test_a_signed_token_comes_in_where_a_key_does(store: TicketStore) -> None:
+    """CASES 116: as bearer and as subprotocol; one that is late is told so, in the way's own manner."""
+    auth = with_book(store, Book())
+    eve = Principal("other", "eve")
+    assert await connect(auth, authorization="Bearer signed.by.them") == eve
+    assert await connect(auth, offered=(VERSION, auth_item("signed.by.them"))) == eve
+    late = await connect(auth, authorization="Bearer late.signed.token")
+    assert late is Refusal.BAD_AUTHORIZATION_TIME
+    assert (REFUSALS[late].http_status, REFUSALS[late].close_code) == (401, None)
+    late = await connect(auth, offered=(VERSION, auth_item("late.signed.token")))
+    assert late is Refusal.UNAUTHORIZED_TIME
+    assert REFUSALS[late].close_code == 4401
+    assert REFUSALS[late].message.startswith("clock_skew")

@@ -24,6 +24,7 @@ class Wire:
 
     def __init__(self, loop: SteppedLoop) -> None:
         self.sent: list[tuple[float, str | bytes]] = []
+        self.closed: int | None = None
         self._loop = loop
 
     def send_text(self, text: str) -> None:
@@ -31,6 +32,9 @@ class Wire:
 
     def send_bytes(self, data: bytes) -> None:
         self.sent.append((self._loop.time(), data))
+
+    def send_close(self, code: int, _reason: str) -> None:
+        self.closed = code
 
 
 def played(compressed: bool, pace: float = 1.0) -> tuple[Wire, list[tuple[float, str]]]:
@@ -176,3 +180,14 @@ def test_an_empty_envelope_says_nothing() -> None:
     loop = SteppedLoop()
     said = BinarySpeech(Wire(loop), loop, compressed=True)
     assert [list(frames) for frames in said.hear(seal(b"") * 2)] == [[], []]
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_what_cannot_be_encoded_closes_with_1011(*, compressed: bool) -> None:
+    """The client is told, rather than left without frames that were numbered."""
+    loop = SteppedLoop()
+    wire = Wire(loop)
+    said = BinarySpeech(wire, loop, compressed=compressed)
+    said.send(Token("a", 0, "x", 1 << 70), 1)
+    loop.run_to(1)
+    assert (wire.closed, wire.sent) == (CloseCode.INTERNAL_ERROR, [])

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from mesh.document import DocumentError
 from metering.plan_shelf import PlanShelf
-from metering.plans.document import PlanError
 from tests.support.plans import plan_text
 
 
@@ -34,7 +34,7 @@ def test_running_plans_stay_when_the_file_is_bad(
     assert shelf.book() is before
     assert shelf.book() is before
     (record,) = caplog.records
-    said = "the plans stay as they were: plans.yaml:17: unknown field `vat`; known here: format,"
+    said = "the plan file stays as it was: plans.yaml:17: unknown field `vat`; known here: format,"
     assert record.getMessage().startswith(said)
     path.unlink()
     assert shelf.book() is before
@@ -45,5 +45,5 @@ def test_running_plans_stay_when_the_file_is_bad(
 
 def test_first_reading_must_succeed(tmp_path: Path) -> None:
     """A process does not start on prices that it cannot read."""
-    with pytest.raises(PlanError, match=r"plans\.yaml: cannot be read \(No such file"):
+    with pytest.raises(DocumentError, match=r"plans\.yaml: cannot be read \(No such file"):
         PlanShelf(tmp_path / "plans.yaml")

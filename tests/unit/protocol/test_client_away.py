@@ -5,7 +5,16 @@ from __future__ import annotations
 from seedance.protocol import client_events as on
 from seedance.protocol.client_streams import LIVE_MAX
 from seedance.protocol.errors import CloseCode
-from seedance.protocol.frames import Cancel, Generate, Ping, Pong, PressureFrame, Resume, Resumed
+from seedance.protocol.frames import (
+    Ack,
+    Cancel,
+    Generate,
+    Ping,
+    Pong,
+    PressureFrame,
+    Resume,
+    Resumed,
+)
 from seedance.protocol.reconnect import HEARTBEATS
 from tests.support.client_session import SESSION, Bench, accepted, done, generate, token
 
@@ -137,3 +146,15 @@ def test_a_bill_keeps_nobody_waiting() -> None:
     bench.step(on.Opened())
     bench.receive(SESSION)
     assert bench.sent == [generate("b")]
+
+
+def test_a_reader_who_is_behind_with_an_ended_stream_holds_nobody_up() -> None:
+    """Its end came while its buffer was full, and it never reads on: the others are acknowledged."""
+    bench = Bench()
+    bench.begin("a", "b")
+    bench.take_sent()
+    bench.receive(done("a"), 3)
+    bench.step(on.Reading("a", behind=True))
+    for seq in range(4, 12):
+        bench.receive(token("b", seq - 4, "x"), seq)
+    assert bench.take_sent() == [Ack(9)]

@@ -342,3 +342,16 @@ def test_encoded_requests_leave_defaults_out() -> None:
     """A plain request is a short message."""
     frame = Generate("g", GenerateRequest(prompt="x"))
     assert encode_client(frame) == '{"type":"generate","id":"g","prompt":"x"}'
+
+
+@pytest.mark.parametrize(("logprobs", "most"), [(0, 65_536), (20, 3_120)])
+def test_log_probabilities_in_one_frame_have_a_bound(logprobs: int, most: int) -> None:
+    """With `stream: false` they are all in `done`: what no SDK could take is refused before it is computed."""
+    ask = {"prompt": "x", "stream": False, "logprobs": logprobs}
+    for field in ("max_tokens", "min_tokens"):
+        with pytest.raises(SeedanceError) as refused:
+            decode_client(json.dumps({**ask, field: most + 1}))
+        assert refused.value.field == "max_tokens"
+        assert f"from 1 to {most} with `stream: false`" in refused.value.message
+    for allowed in ({"max_tokens": most}, {}, {"stream": True, "max_tokens": most + 1}):
+        assert isinstance(decode_client(json.dumps({**ask, **allowed})), Generate)

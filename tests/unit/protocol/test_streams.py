@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from seedance.protocol.effects import (
     CancelUpstream,
     Fenced,
@@ -27,6 +29,7 @@ from seedance.protocol.frames import (
     ErrorFrame,
     Token,
 )
+from seedance.protocol.request import LIMITS, GenerateRequest, Sampling
 from seedance.protocol.session import SessionRules
 from tests.support.server_session import Bench, generate
 
@@ -185,6 +188,24 @@ def test_a_collected_stream_tells_its_text_with_its_end() -> None:
     assert bench.of(Token) == []
     [end] = bench.of(Done)
     assert (end.text, end.usage.completion_tokens) == ("ab", 2)
+
+
+def test_a_collected_stream_ends_before_its_frame_is_too_large() -> None:
+    """More log-probabilities than a frame holds: refused when it is known, cancelled, and not billed."""
+    bench = Bench()
+    request = GenerateRequest(prompt="hi", sampling=Sampling(logprobs=20))
+    bench.step(replace(generate(stream=False), request=request))
+    bench.step(Stored(0, 0, ("a",)))
+    bench.accept()
+    most = LIMITS.whole_logprobs_max // 21
+    bench.tokens(*["x"] * most)
+    assert bench.of(CancelUpstream) == []
+    bench.tokens("y")
+    assert bench.of(CancelUpstream) == [CancelUpstream("a")]
+    [error] = bench.of(ErrorFrame)
+    assert (error.code, error.field) == (ErrorCode.BAD_REQUEST, "max_tokens")
+    assert error.usage is not None
+    assert error.usage.completion_tokens == 0
 
 
 def test_an_error_of_the_instance_is_an_error_and_never_an_end() -> None:

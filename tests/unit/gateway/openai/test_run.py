@@ -281,3 +281,31 @@ async def test_instance_that_leaves_text_out() -> None:
     await generation.close()
     assert (first.text + text).encode() == b"".join(WORDS)
     assert len(scene.upstream.opened) == 2
+
+
+async def test_refusals_are_tried_elsewhere_within_the_gateways_budget() -> None:
+    """When all refuse, trying each request everywhere multiplies a load that nobody bears."""
+    scene = Scene()
+    for instance in scene.cluster.instances.values():
+        instance.refuses = SeedanceError(ErrorCode.UNAVAILABLE, "shutting down")
+    while scene.deps.retries.spend():
+        pass
+    generation = scene.generation()
+    with pytest.raises(SeedanceError) as refused:
+        await generation.open()
+    assert refused.value.code is ErrorCode.UNAVAILABLE
+    assert len(scene.upstream.opened) == 1
+    await generation.close()
+
+
+async def test_taken_requests_fill_the_budget_again() -> None:
+    """Every fifth request that an instance takes allows one that was refused another try."""
+    scene = Scene()
+    while scene.deps.retries.spend():
+        pass
+    for _ in range(6):
+        generation = scene.generation()
+        await generation.open()
+        await generation.close()
+    assert scene.deps.retries.spend()
+    assert not scene.deps.retries.spend()

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.support.asked_world import TEXT, asked, bills, finish, flaky_world
-from tests.support.session_world import WindowedClient, World
+from tests.support.asked_world import TEXT, asked, bills, finish, flaky, flaky_world
+from tests.support.session_world import WindowedClient, World, settle
 
 TOKENS = 20
 PROVEN, LATE = 5, 4
+TAKEN_OVER = 4409
 
 
 @pytest.fixture
@@ -88,3 +90,39 @@ async def test_a_whole_answer_and_the_client_comes_back(world: World) -> None:
     await world.commit()
     assert [bill["completion_tokens"] for bill in bills(world)] == [TOKENS]
     assert client.errors == []
+
+
+async def test_a_bill_never_goes_before_its_end(world: World) -> None:
+    """Who dies on the way to the store has billed nothing of a cut-off stream, which goes on elsewhere."""
+    client = await asked(world, steps=PROVEN)
+    await client.ack()
+    await world.commit()
+    await client.send(type="cancel", id="s")
+    await world.step(LATE)
+    flaky(world).held.clear()
+    commit = asyncio.create_task(world.gateways[0].registry.checkpointer.commit())
+    await settle()
+    world.gateways[0].crash()
+    commit.cancel()
+    flaky(world).held.set()
+    assert world.gateways[0].registry.bills_waiting == 1
+    assert bills(world) == []
+    await client.resume(world.gateways[1])
+    await finish(world, client)
+    assert [bill["completion_tokens"] for bill in bills(world)] == [client.tokens["s"]]
+
+
+async def test_an_owner_that_was_overtaken_bills_nothing(world: World) -> None:
+    """CASES 55: what it cut off goes on at the newer owner, which bills all that was delivered."""
+    client = await asked(world, steps=PROVEN)
+    await client.ack()
+    await world.commit()
+    first = world.gateways[0].registry
+    await first.owners[0].deps.store.claim(client.session, first.owners[0].identity.token_hash)
+    await client.send(type="cancel", id="s")
+    await world.step(LATE)
+    await world.commit()
+    assert client.socket.close_code == TAKEN_OVER
+    await client.resume(world.gateways[1])
+    await finish(world, client)
+    assert [bill["completion_tokens"] for bill in bills(world)] == [client.tokens["s"]]

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
+from gateway.session.checkpoint import (
+    MARK_CHECK_S,
+    OWNER_TOLD_S,
+    WRITES_FAILED_MAX,
+    Checkpointer,
+    StoreState,
+)
 from gateway.store.base import CommitResult, SessionWrite
 from gateway.store.memory import MemoryStore
 from tests.support.clock import FakeClock
+from tests.support.flaky_store import FlakyStore
 from tests.support.session_world import WindowedClient, World, settle
+from tests.support.told_usage import stream_bills
 
 
 class _SlowStore(MemoryStore):
@@ -50,6 +60,49 @@ async def test_commits_never_overtake_each_other() -> None:
     assert store.most == 1
 
 
+class _PickyStore(MemoryStore):
+    """Cannot carry out the writes of one session, for a number of times."""
+
+    def __init__(self) -> None:
+        super().__init__(FakeClock(), 120)
+        self.refuses = ""
+        self.times = 0
+
+    async def commit(self, writes: Sequence[SessionWrite]) -> CommitResult:
+        failed = {w.session for w in writes if w.session == self.refuses and self.times > 0}
+        self.times -= len(failed)
+        taken = [write for write in writes if write.session not in failed]
+        return replace(await super().commit(taken), failed=frozenset(failed))
+
+
+@pytest.mark.parametrize("lasting", [False, True])
+async def test_a_session_that_cannot_be_written_stays_alone(lasting: bool) -> None:
+    """It is tried again, whole, a few times, and then let go with 1011; the store is not away for others."""
+    store = _PickyStore()
+    world = World(lambda _: [b"x"] * 3, store)
+    broken, sound = WindowedClient(), WindowedClient()
+    for client in (broken, sound):
+        client.connect(world.gateways[0])
+        client.read()
+        await client.generate("s")
+    store.refuses, store.times = broken.session, 99 if lasting else WRITES_FAILED_MAX
+    checkpointer = world.gateways[0].registry.checkpointer
+    for _ in range(WRITES_FAILED_MAX):
+        await world.commit()
+        broken.read()
+        assert broken.accepted == set(), "it waits for its commit"
+    for _ in range(4):
+        await world.commit()
+        await world.step(2)
+        broken.read()
+        sound.read()
+    assert checkpointer.state is StoreState.THERE
+    assert sound.ends["s"]["finish_reason"] == "stop"
+    assert broken.socket.close_code == (1011 if lasting else None)
+    assert list(broken.ends) == ([] if lasting else ["s"])
+    world.close()
+
+
 async def test_a_sessions_fault_stays_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """A session that cannot be written is let go with 1011; the others' commit goes on."""
     world = World(lambda _: [b"x"] * 3)
@@ -69,3 +122,68 @@ async def test_a_sessions_fault_stays_with_it(monkeypatch: pytest.MonkeyPatch) -
     assert sound.ends["s"]["finish_reason"] == "stop"
     assert owner not in world.gateways[0].registry.owners
     world.close()
+
+
+async def _one_stream(world: World) -> tuple[WindowedClient, Checkpointer]:
+    client = WindowedClient()
+    client.connect(world.gateways[0])
+    client.read()
+    await client.generate("s")
+    checkpointer = world.gateways[0].registry.checkpointer
+    await checkpointer.tick()
+    await world.step()
+    client.read()
+    assert client.accepted == {"s"}, "an opening does not wait for a turn"
+    return client, checkpointer
+
+
+async def test_text_waits_for_its_turn() -> None:
+    """A round has one commit for a session that has only text, however many ticks it has."""
+    store = FlakyStore(MemoryStore(FakeClock(), 120))
+    world = World(lambda _: [b"x"] * 60, store)  # type: ignore[arg-type]
+    _, checkpointer = await _one_stream(world)
+    places = round(
+        world.gateways[0].deps.settings.text_commit_interval_ms
+        / world.gateways[0].deps.settings.commit_interval_ms
+    )
+    for _ in range(places):
+        await checkpointer.tick()
+    before = store.commits
+    for _ in range(2 * places):
+        await world.step()
+        await checkpointer.tick()
+    world.close()
+    assert store.commits - before == 2
+
+
+async def test_an_end_does_not_wait_for_its_turn() -> None:
+    """What a stream costs is in the store at the tick after its end."""
+    world = World(lambda _: [b"x"] * 3)
+    _, checkpointer = await _one_stream(world)
+    await world.step(5)
+    await checkpointer.tick()
+    world.close()
+    assert [bill["stream"] for bill in stream_bills(world.memory.usage)] == ["s"]
+
+
+async def test_an_older_owner_is_told_within_its_time() -> None:
+    """§4.6: also of a session that has nothing new, by the task's own looks around."""
+    world = World(lambda _: [b"x"])
+    client, checkpointer = await _one_stream(world)
+    for _ in range(5):
+        await world.step()
+        await world.commit()
+        client.read()
+        await client.ack()
+    await world.commit()
+    (owner,) = world.gateways[0].registry.owners
+    await world.store.claim(client.session, owner.identity.token_hash)
+    waited = 0.0
+    while client.socket.close_code is None and waited < 2 * OWNER_TOLD_S:
+        world.clock.advance(MARK_CHECK_S)
+        waited += MARK_CHECK_S
+        await checkpointer.tick()
+    world.close()
+    assert client.socket.close_code == 4409
+    assert waited <= OWNER_TOLD_S - MARK_CHECK_S, "and a slow commit has its time, too"
+    assert world.gateways[0].registry.owners == []

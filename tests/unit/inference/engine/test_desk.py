@@ -6,7 +6,7 @@ import pytest
 
 from inference.engine.answer import FinishReason
 from inference.engine.limits import EngineLimits
-from inference.engine.messages import Attach, Release, StreamKey
+from inference.engine.messages import Attach, Cancel, Release, StreamKey
 from tests.support.engine_driver import Heard, ScriptDriver, script_driver
 
 TOKENS = [b"a", b"\xf0\x9f", b"\x98\x81", b"d", b"."]
@@ -264,3 +264,14 @@ def test_a_stream_id_is_used_once_in_a_call() -> None:
     driver.run()
     assert driver.heard(1).code == "bad_request"
     assert driver.engine.desk.directory.named("s/2") is None
+
+
+def test_who_cancels_and_releases_at_once_hears_the_end() -> None:
+    """Else its call would count the stream as live for ever, and a drain wait for it."""
+    driver = script_driver(LIMITS)
+    heard = _play(driver, credit=3)
+    driver.run()
+    driver.apply(Cancel(StreamKey(1, 1)), Release(StreamKey(1, 1)))
+    driver.run()
+    assert heard.reason is FinishReason.CANCELLED
+    assert driver.engine.desk.directory.named("s/1") is None

@@ -12,6 +12,7 @@ from inference.engine.messages import (
     Open,
     Release,
     StreamKey,
+    TurnAway,
 )
 from inference.engine.runner import Prepared
 from inference.engine.timing import Marks
@@ -112,3 +113,20 @@ def test_requests_of_a_call_that_is_over_are_turned_away() -> None:
     assert taken[0] == CallEnded(1)
     assert _names(taken) == ["2/1"]
     assert len(door) == 0
+
+
+def test_whoever_is_beyond_the_engines_room_is_turned_away_fairly() -> None:
+    """One bound counts those here and in the queue; a flood costs those who ask for little nothing."""
+    door = Door()
+    door.put([_open(stream, "flood") for stream in range(1, 101)])
+    door.put([Credit(StreamKey(1, 100), 5), _open(1, "b", call=2)])
+    taken = door.take(0.0, room=4)
+    assert _names(taken) == ["1/1", "2/1", "1/2", "1/3"]
+    turned_away = [command for command in taken if isinstance(command, TurnAway)]
+    assert [command.stream.stream for command in turned_away] == list(range(4, 101))
+    assert len(taken) == 4 + 97, "what they had said besides goes with them"
+    assert len(door) == 0
+    # What is said to them later passes: the desk knows that there is nothing to say it to.
+    late = Cancel(StreamKey(1, 100))
+    door.put([late])
+    assert door.take(0.0, room=-1) == [late]

@@ -31,6 +31,7 @@ from inference.engine.runner import Prepared
 from inference.engine.timing import Marks
 from inference.script import ScriptPreparer, ScriptRunner, script_info
 from mesh.clock import SystemClock
+from seedance.protocol.errors import ErrorCode
 from seedance.protocol.request import GenerateRequest
 from tests.support.engine_driver import script_request
 from tests.support.fake_runner import FakeRunner, fake_info
@@ -182,6 +183,20 @@ def test_commands_are_served_while_a_step_is_computed(
     (end,) = wait_until_sync(lambda: sink.ends)
     assert end.stream == KEY
     assert loop.load.free_blocks == loop.load.total_blocks
+
+
+def test_a_flood_is_answered_while_a_step_is_computed(
+    slow: tuple[EngineLoop, _SlowRunner], sink: _Sink
+) -> None:
+    """Whoever waits at the door counts: beyond `queue_max` nobody does, and is told when to come back."""
+    loop, _ = slow
+    loop.offer([_fake_open(stream) for stream in range(2, 1000)])
+    wait_until_sync(lambda: len(sink.ends) == 996)
+    assert len(sink.accepted) == 3
+    assert len(loop._door) == 0
+    errors = [end.error for end in sink.ends if isinstance(end, Failed)]
+    assert {error.code for error in errors} == {ErrorCode.OVERLOADED}
+    assert all(error.retry_after_ms for error in errors)
 
 
 def test_a_step_is_sent_while_the_next_is_computed(

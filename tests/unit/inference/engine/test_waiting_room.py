@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from inference.engine.fair_share import FairShare
 from inference.engine.sequence import Sequence
 from inference.engine.waiting_room import PATIENCE, WaitingRoom
+from mesh.fair_share import FairShare
 
 
 class _Room(WaitingRoom):

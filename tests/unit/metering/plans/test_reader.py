@@ -7,7 +7,7 @@ from decimal import Decimal
 
 import pytest
 
-from metering.plans.document import PlanError
+from mesh.document import DocumentError
 from metering.plans.model import Tier
 from metering.plans.reader import PLAN_BYTES_MAX, read_plans
 from tests.support.plans import ALL_MODES, book, plan_text
@@ -93,7 +93,7 @@ def test_bad_file_is_refused_with_line_and_remedy(old: str, new: str, says: str)
     """Each mistake is refused at load."""
     text = plan_text(ALL_MODES).decode()
     assert old in text
-    with pytest.raises(PlanError) as refused:
+    with pytest.raises(DocumentError) as refused:
         read_plans(text.replace(old, new, 1).encode(), "plans.yaml")
     assert says in str(refused.value)
     assert "; " in str(refused.value)
@@ -102,7 +102,9 @@ def test_bad_file_is_refused_with_line_and_remedy(old: str, new: str, says: str)
 @pytest.mark.parametrize("since", ["2026-11-15", "2000-01-01", "1990-01-01"])
 def test_overlapping_versions_are_refused(since: str) -> None:
     """No day has two prices."""
-    with pytest.raises(PlanError, match=r"plans.yaml:\d+: version `later` overlaps version `2000`"):
+    with pytest.raises(
+        DocumentError, match=r"plans.yaml:\d+: version `later` overlaps version `2000`"
+    ):
         book(more=SECOND_VERSION.replace("2026-11-16", since))
 
 
@@ -110,7 +112,7 @@ def test_two_prices_for_one_model_are_refused() -> None:
     """CASES 96: rules for {aws, gcp} and for {aws} cannot stand in one plan."""
     rule = "{{models: [{}], input_per_1000: 1, cached_per_1000: 1, output_per_1000: 1}}"
     rules = "".join(f"\n            - {rule.format(m)}" for m in ("aws, gcp", "aws"))
-    with pytest.raises(PlanError, match=r"plans.yaml:13: model `aws` has a price in line 12"):
+    with pytest.raises(DocumentError, match=r"plans.yaml:13: model `aws` has a price in line 12"):
         book(f"\n          tokens:{rules}")
 
 
@@ -118,6 +120,6 @@ def test_two_prices_for_one_model_are_refused() -> None:
     "text", [b"", b"\xff", b"- 1", b"a: *b", b"[" * 5_000, b"#" * (PLAN_BYTES_MAX + 1), b"a: \x00"]
 )
 def test_no_plan_file_at_all(text: bytes) -> None:
-    """Whatever the bytes are, the refusal is a `PlanError`."""
-    with pytest.raises(PlanError, match=r"^plans\.yaml:1: "):
+    """Whatever the bytes are, the refusal is a `DocumentError`."""
+    with pytest.raises(DocumentError, match=r"^plans\.yaml:1: "):
         read_plans(text, "plans.yaml")

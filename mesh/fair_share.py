@@ -1,4 +1,7 @@
-"""Who has had how much: weighted fair shares of the engine between tenants."""
+"""Who has had how much: weighted fair shares of what computes, between tenants.
+
+Charter: the one rule of fairness, for the engine's batch and for the gateway's way to the engines.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +25,8 @@ class Account:
     virtual: float = 0.0
     wanting: int = 0
 
-    def charge(self, tokens: int) -> None:
-        """So many tokens are computed for it."""
+    def charge(self, tokens: float) -> None:
+        """So many tokens are computed for it; below 0: it was charged too much before."""
         self.virtual += tokens / self.weight
 
 
@@ -47,13 +50,15 @@ class FairShare:
         self._time = 0.0
         self._stale = True
 
-    def account(self, tenant: str) -> Account:
-        """The tenant's account."""
+    def account(self, tenant: str, weight: float = 0.0) -> Account:
+        """The tenant's account; `weight` above 0 is its weight from now on."""
         found = self._accounts.get(tenant)
         if found is None:
             if len(self._accounts) >= ACCOUNTS_MAX:
                 self._forget()
             found = self._accounts[tenant] = Account(self._weights.get(tenant, 1.0))
+        if weight > 0:
+            found.weight = weight
         return found
 
     def enter(self, account: Account) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from inference.engine import fair_share
-from inference.engine.fair_share import FairShare
+from mesh import fair_share
+from mesh.fair_share import FairShare
 
 
 def test_a_weight_makes_tokens_cheaper() -> None:

@@ -15,7 +15,7 @@ from typing import NoReturn
 
 import yaml
 
-__all__ = ["Document", "PlanError"]
+__all__ = ["Document", "DocumentError"]
 
 _STRING = "tag:yaml.org,2002:str"
 _INTEGER = "tag:yaml.org,2002:int"
@@ -26,7 +26,7 @@ _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _COUNT = re.compile(r"[0-9]{1,15}")
 
 
-class PlanError(Exception):
+class DocumentError(Exception):
     """A plan file that cannot be used: `FILE:LINE: what is wrong; what to do`."""
 
 
@@ -38,19 +38,21 @@ class Document:
         try:
             root = yaml.compose(text.decode(), Loader=yaml.SafeLoader)
         except UnicodeDecodeError:
-            raise PlanError(f"{name}:1: not UTF-8; save the file as UTF-8") from None
+            raise DocumentError(f"{name}:1: not UTF-8; save the file as UTF-8") from None
         except yaml.MarkedYAMLError as error:
             line = error.problem_mark.line + 1 if error.problem_mark else 1
-            raise PlanError(f"{name}:{line}: no YAML ({error.problem}); mend the syntax") from None
+            raise DocumentError(
+                f"{name}:{line}: no YAML ({error.problem}); mend the syntax"
+            ) from None
         except (yaml.YAMLError, RecursionError):
-            raise PlanError(f"{name}:1: no YAML; mend the syntax") from None
+            raise DocumentError(f"{name}:1: no YAML; mend the syntax") from None
         if root is None:
-            raise PlanError(f"{name}:1: the file is empty; begin with `format: 1`")
+            raise DocumentError(f"{name}:1: the file is empty; begin with `format: 1`")
         self.root: yaml.Node = root
 
     def refuse(self, node: yaml.Node, wrong: str, remedy: str) -> NoReturn:
-        """Raise `PlanError` at the node."""
-        raise PlanError(f"{self._name}:{self.line(node)}: {wrong}; {remedy}")
+        """Raise `DocumentError` at the node."""
+        raise DocumentError(f"{self._name}:{self.line(node)}: {wrong}; {remedy}")
 
     def line(self, node: yaml.Node) -> int:
         """The node's line, counted from 1."""

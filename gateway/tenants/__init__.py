@@ -1,0 +1,1 @@
+"""Who is served, by how much, and in which order: tenants, their limits and their fair shares."""

@@ -60,6 +60,11 @@ def _membership(settings: GatewaySettings, clock: Clock) -> MembershipSource:
     return StaticList(settings.instance_addresses)
 
 
+def _tracing(settings: GatewaySettings) -> Tracing:
+    name = secrets.token_hex(4)
+    return Tracing("gateway", name, endpoint=settings.otlp_endpoint, ratio=settings.trace_ratio)
+
+
 async def _instances_known(pool: InstancePool) -> None:
     """Return when an instance can take a stream, or it has taken too long to wait for one."""
     with contextlib.suppress(TimeoutError):
@@ -89,12 +94,7 @@ async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
     except (DocumentError, ValueError) as error:
         exit_with(str(error))
     upstream = FairUpstream(pool, tenants, clock, settings.openings_max)
-    tracing = Tracing(
-        "gateway",
-        secrets.token_hex(4),
-        endpoint=settings.otlp_endpoint,
-        ratio=settings.trace_ratio,
-    )
+    tracing = _tracing(settings)
     deps = GatewayDeps(
         settings,
         clock,

@@ -78,7 +78,6 @@ class Generation:
         self._owner = owner
         self._deps = owner.deps
         self._stream = stream
-        self._name = f"{owner.identity.session}/{stream.id}"
         self._phase = _Phase.OPENING
         self._listening: _Ear | None = None
         self._handle: StreamHandle | None = None
@@ -91,6 +90,10 @@ class Generation:
         self._retry: asyncio.TimerHandle | None = None
         self._span = _begin_span(owner, stream, opening)
         stream.traceparent = self._span.traceparent
+
+    @property
+    def _name(self) -> str:
+        return f"{self._owner.identity.session}/{self._stream.id}"
 
     # ------------------------------------------------------------ what the session wants
 

@@ -7,8 +7,10 @@ import contextlib
 import secrets
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
+from gateway.agent import serving_agent
 from gateway.app import build_app
 from gateway.config import GatewaySettings
 from gateway.connections import Connections
@@ -22,12 +24,15 @@ from gateway.store.memory import MemoryStore
 from gateway.store.redis import RedisStore
 from gateway.tenants.opening import open_authenticator, open_tenants
 from gateway.tenants.upstream import FairUpstream
+from gateway.tls import open_certificate
 from gateway.upstream.membership import MembershipSource, RouterWatch, StaticList
 from gateway.upstream.pool import InstancePool
 from mesh.clock import Clock, SystemClock
 from mesh.document import DocumentError
 from mesh.flags import settings_from_flags
 from mesh.lifecycle import die_with_parent, run_service
+from mesh.rpc.channel import Dial, open_channel
+from mesh.rpc.identity import identity_of
 from mesh.settings import exit_with
 from mesh.telemetry.logs import setup_logs
 from mesh.telemetry.metrics import GatewayMetrics
@@ -54,10 +59,22 @@ def _spool(settings: GatewaySettings) -> Spool | None:
         exit_with(f"cannot use the folder of --usage-spool ({error.strerror})")
 
 
-def _membership(settings: GatewaySettings, clock: Clock) -> MembershipSource:
+def _membership(settings: GatewaySettings, clock: Clock, dial: Dial) -> MembershipSource:
     if settings.router:
-        return RouterWatch(settings.router, settings.server_name, clock)
-    return StaticList(settings.instance_addresses)
+        return RouterWatch(settings.router, settings.server_name, clock, dial)
+    return StaticList(settings.instance_addresses, dial)
+
+
+def _pool(settings: GatewaySettings, clock: Clock, metrics: GatewayMetrics) -> InstancePool:
+    dial = partial(open_channel, identity=identity_of(settings))
+    return InstancePool(
+        _membership(settings, clock, dial),
+        clock,
+        mesh_secret=settings.mesh_secret.get_secret_value(),
+        calls=settings.upstream_calls,
+        on_breaker=lambda instance, state: metrics.breakers.labels(instance, state.value).inc(),
+        dial=dial,
+    )
 
 
 def _tracing(settings: GatewaySettings) -> Tracing:
@@ -81,13 +98,7 @@ async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
     clock = SystemClock()
     store = _store(settings, clock)
     metrics = GatewayMetrics()
-    pool = InstancePool(
-        _membership(settings, clock),
-        clock,
-        mesh_secret=settings.mesh_secret.get_secret_value(),
-        calls=settings.upstream_calls,
-        on_breaker=lambda instance, state: metrics.breakers.labels(instance, state.value).inc(),
-    )
+    pool = _pool(settings, clock, metrics)
     try:
         tenants = open_tenants(settings, clock)
         authenticator = open_authenticator(settings, store, tenants, clock)
@@ -108,9 +119,12 @@ async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
     )
     await deps.usage.take_up()
     registry = SessionRegistry(deps)
-    connections = Connections(settings.connections_max)
-    server = GatewayServer(build_app(deps, registry, connections), settings, connections, clock)
-    async with asyncio.TaskGroup() as tasks:
+    connections = Connections(settings.connections_max, settings.connections_per_address)
+    app = build_app(deps, registry, connections)
+    certificate = open_certificate(settings.tls_cert, settings.tls_key)
+    server = GatewayServer(app, settings, connections, clock, certificate)
+    agent = serving_agent(settings.host, settings.agent_port, connections, deps.handshakes, clock)
+    async with agent, asyncio.TaskGroup() as tasks:
         housekeeping = [
             tasks.create_task(pool.run()),
             tasks.create_task(registry.run()),

@@ -45,7 +45,8 @@ def build_app(deps: GatewayDeps, registry: SessionRegistry, connections: Connect
 async def _refuse(request: Request, fault: Exception) -> Response:
     """No such path, or not by this method: in the shape of every other error."""
     status = fault.status_code if isinstance(fault, HTTPException) else 500
-    message = f"{request.method} {request.url.path} is not served here; see GET /v1/models"
+    # The path is not repeated: people put keys there too (CASES 108).
+    message = f"there is nothing here for {request.method}; see GET /v1/models"
     headers = {REQUEST_ID_HEADER: request_id(request.headers)}
     return error_response(SeedanceError(ErrorCode.BAD_REQUEST, message), headers, status=status)
 
@@ -61,6 +62,10 @@ def _health(
             "seedance_gateway_usage_waiting": (
                 "Usage events that the ledger is not known to have.",
                 lambda: len(deps.usage),
+            ),
+            "seedance_gateway_share": (
+                "Percent of its usual share that this gateway tells load balancers it can take.",
+                lambda: deps.handshakes.share(deps.clock.monotonic()),
             ),
         },
     )

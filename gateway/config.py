@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ipaddress
+
 from pydantic import Field, SecretStr, model_validator
 
 from mesh.settings import ServiceSettings
@@ -56,6 +58,23 @@ class GatewaySettings(ServiceSettings):
     connections_max: int = Field(
         10_000, ge=1, description="WebSockets at once; one more is closed with 4429."
     )
+    connections_per_address: int = Field(
+        1_000,
+        ge=0,
+        description="WebSockets of one address (IPv6: of one /64) at once, and as many other connections; 0: any number.",
+    )
+    trusted_proxies: str = Field(
+        "",
+        description="Addresses and networks whose `X-Forwarded-For` and `X-Forwarded-Proto` are believed.",
+    )
+    tls_cert: str = Field(
+        "",
+        description="Certificate chain shown to clients, a PEM file; read again when it changes. Empty: no TLS.",
+    )
+    tls_key: str = Field("", description="The key of `tls_cert`, a PEM file.")
+    agent_port: int = Field(
+        0, ge=0, le=65535, description="Port of the answer to HAProxy's `agent-check`; 0: none."
+    )
 
     usage_spool: str = Field(
         "",
@@ -102,6 +121,13 @@ class GatewaySettings(ServiceSettings):
             raise ValueError("heartbeat_session_s must be below heartbeat_connection_s")
         if self.redis and not self.redis.startswith(("redis://", "rediss://", "unix://")):
             raise ValueError("redis must begin with redis://, rediss:// or unix://")
+        if bool(self.tls_cert) != bool(self.tls_key):
+            raise ValueError("tls_cert and tls_key go together")
+        for proxy in self.proxies:
+            try:
+                ipaddress.ip_network(proxy)
+            except ValueError:
+                raise ValueError(f"trusted_proxies: {proxy} is no address or network") from None
         for url in self.gateway_urls:
             if not url.startswith(("ws://", "wss://")):
                 raise ValueError(f"gateways: {url} must begin with ws:// or wss://")
@@ -110,7 +136,13 @@ class GatewaySettings(ServiceSettings):
     @property
     def gateway_urls(self) -> tuple[str, ...]:
         """Public base URLs of all gateways."""
-        return _items(self.gateways) or (f"ws://{self.host}:{self.port}",)
+        scheme = "wss" if self.tls_cert else "ws"
+        return _items(self.gateways) or (f"{scheme}://{self.host}:{self.port}",)
+
+    @property
+    def proxies(self) -> tuple[str, ...]:
+        """Addresses and networks of proxies that are believed."""
+        return _items(self.trusted_proxies)
 
     @property
     def instance_addresses(self) -> tuple[str, ...]:

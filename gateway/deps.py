@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from gateway.auth import Authenticator
 from gateway.config import GatewaySettings
+from gateway.handshakes import Handshakes
 from gateway.metering.meter import UsageMeter
 from gateway.store.base import SessionStore
 from gateway.tenants.desk import Tenants
@@ -35,3 +36,4 @@ class GatewayDeps:
     usage: UsageMeter
     tenants: Tenants = field(default_factory=Tenants)
     retries: RetryBudget = field(default_factory=RetryBudget)
+    handshakes: Handshakes = field(default_factory=Handshakes)

@@ -23,7 +23,9 @@ from inference.registration import Registration
 from inference.report import Reporter
 from inference.service import SERVICE_NAME, Deliverer, InferenceService, add_to_server
 from mesh.clock import SystemClock
+from mesh.rpc.channel import open_channel
 from mesh.rpc.convert import load_to_pb
+from mesh.rpc.identity import identity_of
 from mesh.rpc.server import RpcServer
 from mesh.settings import exit_with
 from mesh.telemetry.metrics import Folded, InferenceMetrics, serve_metrics
@@ -94,7 +96,7 @@ class Instance:
             deliverer=deliverer,
             clock=clock,
         )
-        self._rpc = RpcServer([SERVICE_NAME])
+        self._rpc = RpcServer([SERVICE_NAME], identity_of(settings))
         add_to_server(self._service, self._rpc.server)
         self._stop_metrics = _serve_metrics(settings, metrics, self._core)
 
@@ -149,7 +151,8 @@ class Instance:
             start_id=secrets.token_hex(8),
             context_length=info.context_length,
         )
-        return Registration(settings.router, instance, lambda: load_to_pb(self._engine.load))
+        dial = partial(open_channel, identity=identity_of(settings))
+        return Registration(settings.router, instance, lambda: load_to_pb(self._engine.load), dial)
 
     def _on_crash(self) -> None:
         self.crashed = True

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import grpc
 import grpc.aio
 
-from mesh.rpc.channel import open_channel
+from mesh.rpc.channel import Dial, open_channel
 from seedance.v2 import inference_pb2 as pb
 from seedance.v2 import router_pb2, router_pb2_grpc
 
@@ -32,9 +32,13 @@ class Registration:
     """
 
     def __init__(
-        self, router: str, instance: router_pb2.Instance, load: Callable[[], pb.InstanceLoad]
+        self,
+        router: str,
+        instance: router_pb2.Instance,
+        load: Callable[[], pb.InstanceLoad],
+        dial: Dial = open_channel,
     ) -> None:
-        self._channel = open_channel(router)
+        self._channel = dial(router)
         self._stub = router_pb2_grpc.RouterStub(self._channel)  # type: ignore[no-untyped-call]
         self._instance = instance
         self._load = load

@@ -17,6 +17,7 @@ from rich.table import Table
 import seedance
 from launcher.blueprint import INSTANCES_DEFAULT, UpOptions
 from launcher.chat import run_chat
+from launcher.files import files_of
 from launcher.meshfile import read_mesh
 from launcher.models import ModelNotAvailableError, resolve_model
 from launcher.up import run_up
@@ -52,6 +53,19 @@ model_app = typer.Typer(help="Models on this machine.", no_args_is_help=True)
 app.add_typer(model_app, name="model")
 
 DataOption = Annotated[Path, typer.Option("--data", help="Folder for store, ledger and logs.")]
+TlsCertOption = Annotated[
+    Path | None,
+    typer.Option(envvar="SEEDANCE_TLS_CERT", help="Certificate for clients: https:// and wss://."),
+]
+TlsKeyOption = Annotated[Path | None, typer.Option(envvar="SEEDANCE_TLS_KEY", help="Its key.")]
+MtlsCertOption = Annotated[
+    Path | None,
+    typer.Option(envvar="SEEDANCE_MTLS_CERT", help="Certificate between services: mutual TLS."),
+]
+MtlsKeyOption = Annotated[Path | None, typer.Option(envvar="SEEDANCE_MTLS_KEY", help="Its key.")]
+MtlsCaOption = Annotated[
+    Path | None, typer.Option(envvar="SEEDANCE_MTLS_CA", help="The authority that signed it.")
+]
 LogLevelOption = Annotated[LogLevel, typer.Option("--log-level", help="Lowest level logged.")]
 
 
@@ -112,6 +126,11 @@ def up(
     threads: Annotated[
         int, typer.Option(help="Threads per instance; 0: by the machine.", min=0)
     ] = 0,
+    tls_cert: TlsCertOption = None,
+    tls_key: TlsKeyOption = None,
+    mtls_cert: MtlsCertOption = None,
+    mtls_key: MtlsKeyOption = None,
+    mtls_ca: MtlsCaOption = None,
 ) -> None:
     """Start the whole mesh on this machine: store, router, inference, metering, gateways."""
     options = UpOptions(
@@ -123,6 +142,8 @@ def up(
         otlp_endpoint=otlp_endpoint,
         log_level=log_level,
         threads=threads,
+        tls=files_of("tls", cert=tls_cert, key=tls_key),
+        mtls=files_of("mtls", cert=mtls_cert, key=mtls_key, ca=mtls_ca),
     )
     start_mesh(options, model, restart=not no_restart)
 
@@ -150,10 +171,20 @@ def chat(
     temperature: Annotated[
         float, typer.Option(min=0, max=2, help="0: always the likeliest token.")
     ] = 0.7,
+    ca_cert: Annotated[
+        Path | None, typer.Option(help="Authorities to trust for wss://, a PEM file.")
+    ] = None,
     question: Annotated[str | None, typer.Argument(help="Ask this, print the answer, end.")] = None,
 ) -> None:
     """Talk with the model in the terminal."""
-    run_chat(url, model=model, api_key=api_key, temperature=temperature, question=question)
+    run_chat(
+        url,
+        model=model,
+        api_key=api_key,
+        temperature=temperature,
+        question=question,
+        ca_cert=ca_cert,
+    )
 
 
 @app.command()

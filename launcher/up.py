@@ -18,6 +18,7 @@ from launcher.blueprint import ProcessSpec, UpOptions, build
 from launcher.environment import mesh_environment, unknown_to_all
 from launcher.ports import is_free
 from launcher.supervisor import StartFailedError, Supervisor
+from mesh.rpc.identity import MeshIdentity, read_identity
 from mesh.settings import exit_with
 
 __all__ = ["run_up"]
@@ -88,6 +89,7 @@ async def _run(specs: list[ProcessSpec], options: UpOptions, *, restart: bool) -
             specs,
             options.data,
             environment=mesh_environment(os.environ),
+            identity=_identity(options),
             restart=restart,
             on_change=board.tell,
         )
@@ -98,7 +100,7 @@ async def _run(specs: list[ProcessSpec], options: UpOptions, *, restart: bool) -
         if starting.done():
             starting.result()
             first = next(spec for spec in specs if spec.kind == "gateway")
-            print(f"ready http://{first.address}", flush=True)
+            print(f"ready {first.probe}://{first.address}", flush=True)
             failing = asyncio.create_task(supervisor.wait())
             await asyncio.wait({failing, stop}, return_when=asyncio.FIRST_COMPLETED)
             if failing.done():
@@ -123,6 +125,16 @@ async def _stop(supervisor: Supervisor, at_once: asyncio.Event) -> None:
         await supervisor.stop(at_once=True)
     hurry.cancel()
     await gently
+
+
+def _identity(options: UpOptions) -> MeshIdentity | None:
+    if not options.mtls:
+        return None
+    certificate, key, authority = map(str, options.mtls)
+    try:
+        return read_identity(certificate, key, authority, os.environ.get("SEEDANCE_MTLS_NAME", ""))
+    except OSError as error:
+        exit_with(f"--mtls-cert, --mtls-key and --mtls-ca are no identity: {error.strerror}")
 
 
 def run_up(options: UpOptions, *, restart: bool = True) -> None:

@@ -152,7 +152,7 @@ class SessionOwner:
         if self.state is OwnerState.GONE:
             return
         machine = self.machine
-        quiet = machine.delivery.log and machine.delivery.pressure.calm
+        quiet = machine.delivery.log.entries and machine.delivery.pressure.calm
         carrier, touch = self.carrier, self.journal.touch
         for effect in machine.step(PUMP, now):
             if type(effect) is Send and type(effect.frame) is Token and carrier is not None:

@@ -14,7 +14,7 @@ import grpc.aio
 from gateway.upstream.backoff import Backoff
 from mesh.clock import Clock
 from mesh.membership import Instance
-from mesh.rpc.channel import open_channel
+from mesh.rpc.channel import Dial, open_channel
 from mesh.rpc.convert import instance_from_pb, load_from_pb
 from seedance.v2 import inference_pb2, inference_pb2_grpc, router_pb2, router_pb2_grpc
 
@@ -100,7 +100,8 @@ class MembershipSource(Protocol):
 class RouterWatch:
     """The router's membership. With the router away it keeps what it has."""
 
-    def __init__(self, address: str, watcher: str, clock: Clock) -> None:
+    def __init__(self, address: str, watcher: str, clock: Clock, dial: Dial = open_channel) -> None:
+        self._dial = dial
         self._address = address
         self._watcher = watcher
         self._clock = clock
@@ -114,7 +115,7 @@ class RouterWatch:
         """Follow the router until cancelled, over any number of its lives."""
         backoff = Backoff()
         while True:
-            async with open_channel(self._address) as channel:
+            async with self._dial(self._address) as channel:
                 if await self._follow(channel, on_change):
                     backoff.reset()
             await backoff.wait()
@@ -154,7 +155,8 @@ def _snapshot(message: router_pb2.Membership) -> Snapshot:
 class StaticList:
     """Instances at given addresses, each asked what it serves: for a mesh without a router."""
 
-    def __init__(self, addresses: Sequence[str]) -> None:
+    def __init__(self, addresses: Sequence[str], dial: Dial = open_channel) -> None:
+        self._dial = dial
         self._addresses = tuple(addresses)
         self._known: dict[str, Instance] = {}
 
@@ -170,7 +172,7 @@ class StaticList:
                 tasks.create_task(self._ask(address, on_change))
 
     async def _ask(self, address: str, on_change: Callable[[], None]) -> None:
-        async with open_channel(address) as channel:
+        async with self._dial(address) as channel:
             stub = inference_pb2_grpc.InferenceStub(channel)  # type: ignore[no-untyped-call]
             while True:
                 try:

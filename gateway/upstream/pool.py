@@ -24,7 +24,7 @@ from gateway.upstream.link import Link
 from gateway.upstream.membership import MembershipSource
 from mesh.clock import Clock
 from mesh.membership import EVERY_CLASS, Instance
-from mesh.rpc.channel import MESH_SECRET_KEY
+from mesh.rpc.channel import MESH_SECRET_KEY, Dial, open_channel
 from router.policy.scoring import Choice, Outcome, RouteKey, choose_instance
 from seedance.protocol.errors import ErrorCode, SeedanceError
 
@@ -94,7 +94,7 @@ class InstancePool:
     """`Upstream` over gRPC. Everything happens on the event loop that runs `run`.
 
     `calls` is how many shared calls are held to each instance; `on_breaker` hears of the states of their
-    breakers.
+    breakers; `dial` opens a channel to one.
     """
 
     def __init__(
@@ -105,11 +105,13 @@ class InstancePool:
         mesh_secret: str = "",
         calls: int = 1,
         on_breaker: Callable[[str, BreakerState], None] = lambda _instance, _state: None,
+        dial: Dial = open_channel,
     ) -> None:
         self._source = source
         self._clock = clock
         self._calls = calls
         self._on_breaker = on_breaker
+        self._dial = dial
         self._metadata: Metadata = ((MESH_SECRET_KEY, mesh_secret),) if mesh_secret else ()
         self._members: dict[str, _Member] = {}
         self._retired: list[_Member] = []
@@ -239,6 +241,7 @@ class InstancePool:
                 member.breaker,
                 self._close_idle,
                 partial(self._replaceable, member),
+                self._dial,
             )
             member.links[link] = self._tasks.create_task(link.run())
         return member

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
+import ssl
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self, Unpack, overload
 
@@ -47,7 +49,8 @@ class AsyncSeedanceClient:
                 print(chunk.delta, end="")
 
     `subprotocol`: `json`, `proto` and `proto.zstd` (contract §5; they need `seedance[binary]`), or
-    `auto`: `proto` where that is installed.
+    `auto`: `proto` where that is installed. `ca_cert` is a PEM file of authorities to trust for
+    `wss://` instead of the system's; reading it raises `OSError`.
     """
 
     def __init__(
@@ -56,6 +59,7 @@ class AsyncSeedanceClient:
         *,
         api_key: str | None = None,
         subprotocol: SubprotocolChoice = "json",
+        ca_cert: Path | str | None = None,
         backoff: Backoff | None = None,
         on_state: Callable[[str], None] | None = None,
         on_pressure: Callable[[str, str], None] | None = None,
@@ -63,6 +67,7 @@ class AsyncSeedanceClient:
         self._offers = offers(subprotocol)
         self._machine = ClientMachine(endpoint(url), jitter=random.random, backoff=backoff)
         self._headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
+        self._tls = None if ca_cert is None else ssl.create_default_context(cafile=ca_cert)
         self._on_state = on_state
         self._on_pressure = on_pressure
         self._inboxes: dict[str, Inbox] = {}
@@ -184,7 +189,7 @@ class AsyncSeedanceClient:
                 if self._link is not None:
                     self._link.send(frame)
             case Dial(url):
-                self._link = Link(url, self._headers, self._step, self._offers)
+                self._link = Link(url, self._headers, self._step, self._offers, self._tls)
                 self._links.add(self._link.task)
                 self._link.task.add_done_callback(self._links.discard)
             case Hangup(close_code):

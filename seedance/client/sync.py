@@ -8,6 +8,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
@@ -143,6 +144,7 @@ class SeedanceClient:
         *,
         api_key: str | None = None,
         subprotocol: SubprotocolChoice = "json",
+        ca_cert: Path | str | None = None,
         backoff: Backoff | None = None,
         on_state: Callable[[str], None] | None = None,
         on_pressure: Callable[[str, str], None] | None = None,
@@ -154,6 +156,7 @@ class SeedanceClient:
             on_state=on_state,
             on_pressure=on_pressure,
             subprotocol=subprotocol,
+            ca_cert=ca_cert,
         )
         self._thread = _LoopThread()
         self._finalizer = weakref.finalize(self, _farewell, self._thread, self._client)

@@ -170,7 +170,8 @@ class StreamMachine:
 
     def append(self, tokens: UpstreamTokens) -> bool:
         """`on_tokens` in the usual case, of which nothing but text follows; False: it is not."""
-        return self.state is StreamState.RUNNING and self.text.append(tokens)
+        usual = self.state is StreamState.RUNNING and self.wants.stream
+        return usual and self.text.append(tokens)
 
     def on_finish(self, end: UpstreamDone | UpstreamFailed) -> None:
         """It ended at the instance, well or badly."""

@@ -24,6 +24,7 @@ from gateway.store.base import SessionStore
 from gateway.store.memory import MemoryStore
 from gateway.tenants.opening import open_authenticator, open_tenants
 from gateway.tenants.upstream import FairUpstream
+from gateway.tls import open_certificate
 from gateway.upstream.base import Upstream
 from mesh.clock import Clock, SystemClock
 from mesh.telemetry.metrics import GatewayMetrics
@@ -71,10 +72,12 @@ class GatewayUnderTest:
     stop: asyncio.Event
     port: int
     serving: asyncio.Task[None]
+    server: GatewayServer
 
     @property
     def url(self) -> str:
-        return f"ws://127.0.0.1:{self.port}/v2/infer"
+        scheme = "wss" if self.deps.settings.tls_cert else "ws"
+        return f"{scheme}://127.0.0.1:{self.port}/v2/infer"
 
 
 @asynccontextmanager
@@ -86,16 +89,17 @@ async def running_gateway(
     port = sock.getsockname()[1]
     deps = make_deps(upstream, store, port=port, **settings)
     registry = SessionRegistry(deps)
-    connections = Connections(deps.settings.connections_max)
+    connections = Connections(deps.settings.connections_max, deps.settings.connections_per_address)
     app = build_app(deps, registry, connections)
-    server = GatewayServer(app, deps.settings, connections, deps.clock)
+    certificate = open_certificate(deps.settings.tls_cert, deps.settings.tls_key)
+    server = GatewayServer(app, deps.settings, connections, deps.clock, certificate)
     stop = asyncio.Event()
     async with asyncio.TaskGroup() as tasks:
         housekeeping = tasks.create_task(registry.run())
         following = tasks.create_task(deps.tenants.run(deps.upstream))
         serving = tasks.create_task(server.run_until(stop, sock))
         try:
-            yield GatewayUnderTest(deps, registry, connections, stop, port, serving)
+            yield GatewayUnderTest(deps, registry, connections, stop, port, serving, server)
         finally:
             stop.set()
             await serving

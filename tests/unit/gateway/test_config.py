@@ -27,6 +27,9 @@ def test_defaults_are_the_contracts() -> None:
         {"heartbeat_stream_s": 2},
         {"anonymous_tenant": "local", "host": "0.0.0.0"},
         {"gateways": "http://a"},
+        {"tls_cert": "a.pem"},
+        {"trusted_proxies": "127.0.0.1, everybody"},
+        {"mtls_ca": "a.pem"},
     ],
     ids=lambda wrong: next(iter(wrong)),
 )

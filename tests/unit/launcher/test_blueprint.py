@@ -72,3 +72,17 @@ def test_local_instances_serve_every_class(tmp_path: Path) -> None:
     """A client may ask for any instance class of a mesh on one machine (§1)."""
     instances = [s for s in _specs(tmp_path, engine="script") if s.kind == "inference"]
     assert {_flag(s, "--instance-class") for s in instances} == {"*"}
+
+
+def test_certificates_reach_who_needs_them(tmp_path: Path) -> None:
+    """Those for clients go to gateways, which are probed over TLS; those between services to all of them."""
+    tls = (tmp_path / "c.pem", tmp_path / "k.pem")
+    mtls = (tmp_path / "s.pem", tmp_path / "s.key", tmp_path / "ca.pem")
+    specs = _specs(tmp_path, engine="script", tls=tls, mtls=mtls)
+    gateways = [s for s in specs if s.kind == "gateway"]
+    assert {s.probe for s in gateways} == {"https"}
+    assert {_flag(s, "--tls-key") for s in gateways} == {str(tls[1])}
+    assert _flag(gateways[0], "--gateways").startswith("wss://")
+    services = [s for s in specs if s.kind != "store"]
+    assert {_flag(s, "--mtls-ca") for s in services} == {str(mtls[2])}
+    assert not [s for s in services if s.kind != "gateway" and "--tls-cert" in s.argv]

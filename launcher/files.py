@@ -1,0 +1,23 @@
+"""Files that go together on the command line: all of them or none, and each one there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mesh.settings import exit_with
+
+__all__ = ["files_of"]
+
+
+def files_of(prefix: str, **files: Path | None) -> tuple[Path, ...]:
+    """The files of `--PREFIX-…` in their order, absolute; empty when none was given.
+
+    Ends the process with one line when one is missing.
+    """
+    given = [path for path in files.values() if path is not None]
+    if given and len(given) < len(files):
+        exit_with(" and ".join(f"--{prefix}-{name}" for name in files) + " go together")
+    for path in given:
+        if not path.is_file():
+            exit_with(f"{path} is no file")
+    return tuple(path.resolve() for path in given)

@@ -10,13 +10,16 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from gateway.affinity import AffinityTokens
 from gateway.agent import serving_agent
 from gateway.app import build_app
+from gateway.budgets.opening import open_budgets
 from gateway.config import GatewaySettings
 from gateway.connections import Connections
 from gateway.deps import GatewayDeps
 from gateway.metering.meter import UsageMeter
 from gateway.metering.spool import Spool
+from gateway.receipts import KeyFileError, ReceiptSigner, load_signer
 from gateway.server import GatewayServer, bind
 from gateway.session.registry import SessionRegistry
 from gateway.store.base import SessionStore
@@ -78,8 +81,19 @@ def _pool(settings: GatewaySettings, clock: Clock, metrics: GatewayMetrics) -> I
 
 
 def _tracing(settings: GatewaySettings) -> Tracing:
-    name = secrets.token_hex(4)
-    return Tracing("gateway", name, endpoint=settings.otlp_endpoint, ratio=settings.trace_ratio)
+    return Tracing(
+        "gateway",
+        secrets.token_hex(4),
+        endpoint=settings.otlp_endpoint,
+        ratio=settings.trace_ratio,
+    )
+
+
+def _receipts(settings: GatewaySettings) -> ReceiptSigner | None:
+    try:
+        return load_signer(settings.receipt_key_files)
+    except KeyFileError as error:
+        exit_with(f"--receipt-key: {error}")
 
 
 async def _instances_known(pool: InstancePool) -> None:
@@ -106,6 +120,7 @@ async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
         exit_with(str(error))
     upstream = FairUpstream(pool, tenants, clock, settings.openings_max)
     tracing = _tracing(settings)
+    budgets = open_budgets(settings, tenants, clock, metrics)
     deps = GatewayDeps(
         settings,
         clock,
@@ -116,6 +131,9 @@ async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
         authenticator,
         UsageMeter(store, clock, _spool(settings)),
         tenants,
+        affinity=AffinityTokens(settings.mesh_secret.get_secret_value()),
+        receipts=_receipts(settings),
+        budgets=budgets,
     )
     await deps.usage.take_up()
     registry = SessionRegistry(deps)
@@ -126,8 +144,7 @@ async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
     agent = serving_agent(settings.host, settings.agent_port, connections, deps.handshakes, clock)
     async with agent, asyncio.TaskGroup() as tasks:
         housekeeping = [
-            tasks.create_task(pool.run()),
-            tasks.create_task(registry.run()),
+            *(tasks.create_task(part.run()) for part in (pool, registry, budgets)),
             tasks.create_task(tenants.run(upstream)),
         ]
         # The socket listens already: whoever connects now waits a moment in its backlog instead of

@@ -14,6 +14,7 @@ from gateway.connections import Connections
 from gateway.deps import GatewayDeps
 from gateway.http_errors import REQUEST_ID_HEADER, error_response, request_id
 from gateway.openai.routes import openai_routes
+from gateway.receipts import receipt_routes
 from gateway.session.registry import SessionRegistry
 from gateway.ticket_routes import ticket_routes
 from gateway.websocket import serve_websocket
@@ -31,6 +32,7 @@ def build_app(deps: GatewayDeps, registry: SessionRegistry, connections: Connect
     app.add_exception_handler(HTTPException, _refuse)
     app.include_router(ticket_routes(deps))
     app.include_router(openai_routes(deps))
+    app.include_router(receipt_routes(deps.receipts))
     _health(app, deps, registry, connections)
     _page(app)
 

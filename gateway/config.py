@@ -6,6 +6,7 @@ import ipaddress
 
 from pydantic import Field, SecretStr, model_validator
 
+from gateway.budgets.model import read_budgets
 from mesh.settings import ServiceSettings
 
 __all__ = ["GatewaySettings"]
@@ -85,6 +86,14 @@ class GatewaySettings(ServiceSettings):
     keys: SecretStr = Field(
         SecretStr(""), description="API keys: `tenant:SHA-256 of the key in hex` each."
     )
+    receipt_key: str = Field(
+        "",
+        description="Ed25519 key file (PEM) that signs receipts; more, after commas: older keys, still served.",
+    )
+    budgets: str = Field(
+        "",
+        description="`TENANT[/KEY]=AMOUNT tokens|money/month|day|ever [soft AMOUNT]` each (docs/billing.md).",
+    )
     tenants_file: str = Field(
         "",
         description="Tenants, a YAML file with their keys and limits; read again when it changes.",
@@ -121,6 +130,7 @@ class GatewaySettings(ServiceSettings):
             raise ValueError("heartbeat_session_s must be below heartbeat_connection_s")
         if self.redis and not self.redis.startswith(("redis://", "rediss://", "unix://")):
             raise ValueError("redis must begin with redis://, rediss:// or unix://")
+        read_budgets(self.budgets)
         if bool(self.tls_cert) != bool(self.tls_key):
             raise ValueError("tls_cert and tls_key go together")
         for proxy in self.proxies:
@@ -148,6 +158,11 @@ class GatewaySettings(ServiceSettings):
     def instance_addresses(self) -> tuple[str, ...]:
         """Instances to use without a router."""
         return _items(self.instances)
+
+    @property
+    def receipt_key_files(self) -> tuple[str, ...]:
+        """Key files: the one that signs, then older ones."""
+        return _items(self.receipt_key)
 
     @property
     def origins(self) -> tuple[str, ...]:

@@ -114,6 +114,7 @@ class Connection:
             instance_class,
             windowed=windowed,
             now_ms=deps.store.now_ms(),
+            key=principal.key,
         )
         self._hearing = False
         self._owner: SessionOwner = registry.begin(identity)
@@ -274,14 +275,6 @@ class Connection:
         self._owner.step(LinkWritable(writable))
 
 
-def _affinity(websocket: WebSocket, principal: Principal) -> str:
-    """What routing goes by: the user, else where the caller comes from and what it is."""
-    if principal.user:
-        return f"{principal.tenant}/{principal.user}"
-    address = websocket.client.host if websocket.client else ""
-    return f"{principal.tenant}|{address}|{websocket.headers.get('user-agent', '')}"
-
-
 def _query(query: QueryParams) -> tuple[str, str]:
     """The billing mode and the instance class. Raises `SeedanceError` naming the parameter."""
     mode = query.get("mode", MODES[0])
@@ -309,7 +302,9 @@ async def serve_websocket(
         deps.usage.refused(deps.authenticator.tenant_shown(websocket.headers, offered))
         await _refuse(websocket, who, chosen)
         return
-    await websocket.accept(subprotocol=chosen)
+    affinity = deps.affinity.of(websocket, who)
+    cookies = [(b"set-cookie", affinity.set_cookie.encode())] if affinity.set_cookie else []
+    await websocket.accept(subprotocol=chosen, headers=cookies)
     socket: Socket = websocket.scope["extensions"][SOCKET_EXTENSION]
     metered: MeteredSocket = websocket.scope["extensions"][SOCKET_EXTENSION]
     said = speech(chosen, socket)
@@ -333,7 +328,7 @@ async def serve_websocket(
             socket,
             who,
             windowed=chosen is not None,
-            affinity=_affinity(websocket, who),
+            affinity=affinity.user,
             mode=mode,
             instance_class=instance_class,
             traceparent=websocket.headers.get("traceparent", ""),

@@ -9,13 +9,15 @@ from pathlib import Path
 from launcher.ports import free_port, next_free_ports
 from mesh.membership import EVERY_CLASS
 
-__all__ = ["INSTANCES_DEFAULT", "LOCAL_TENANT", "ProcessSpec", "UpOptions", "build"]
+__all__ = ["INSTANCES_DEFAULT", "LOCAL_TENANT", "RECEIPT_KEY", "ProcessSpec", "UpOptions", "build"]
 
 HOST = "127.0.0.1"
 LOCAL_TENANT = "local"
 # Two of what a client's stream runs through, so that killing one is survivable.
 INSTANCES_DEFAULT = 2
 LOG_FOLDER = "logs"
+# Made at the mesh's first start; all its gateways sign receipts with it.
+RECEIPT_KEY = "receipt-key.pem"
 TLS_FLAGS = ("--tls-cert", "--tls-key")
 MTLS_FLAGS = ("--mtls-cert", "--mtls-key", "--mtls-ca")
 # What a service has to drain before Ctrl-C kills it: well below the supervisor's STOP_GRACE_S, so that
@@ -152,6 +154,8 @@ def build(options: UpOptions) -> list[ProcessSpec]:
                 f"gateway-{i}",
                 "--anonymous-tenant",
                 LOCAL_TENANT,
+                "--receipt-key",
+                str(options.data / RECEIPT_KEY),
             ),
             *tls,
             *options.gateway_flags,

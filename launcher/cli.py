@@ -16,15 +16,22 @@ from rich.table import Table
 
 import seedance
 from launcher.blueprint import INSTANCES_DEFAULT, UpOptions
+from launcher.canary import router_address, run_canary
 from launcher.chat import run_chat
-from launcher.files import files_of
+from launcher.files import files_of, mesh_identity
 from launcher.meshfile import read_mesh
 from launcher.models import ModelNotAvailableError, resolve_model
 from launcher.up import run_up
+from mesh.canary import SHARE_MAX
 from mesh.settings import LogLevel, exit_with
+from seedance.v2.router_pb2 import ControlCanaryRequest
 
 __all__ = [
     "app",
+    "canary",
+    "canary_set",
+    "canary_status",
+    "canary_stop",
     "chat",
     "correct",
     "invoice",
@@ -51,6 +58,8 @@ app = typer.Typer(
 )
 model_app = typer.Typer(help="Models on this machine.", no_args_is_help=True)
 app.add_typer(model_app, name="model")
+canary_app = typer.Typer(help="A new version beside the old one.", no_args_is_help=True)
+app.add_typer(canary_app, name="canary")
 
 DataOption = Annotated[Path, typer.Option("--data", help="Folder for store, ledger and logs.")]
 TlsCertOption = Annotated[
@@ -65,6 +74,9 @@ MtlsCertOption = Annotated[
 MtlsKeyOption = Annotated[Path | None, typer.Option(envvar="SEEDANCE_MTLS_KEY", help="Its key.")]
 MtlsCaOption = Annotated[
     Path | None, typer.Option(envvar="SEEDANCE_MTLS_CA", help="The authority that signed it.")
+]
+RouterOption = Annotated[
+    str, typer.Option("--router", help="The router, HOST:PORT. Default: that of the local mesh.")
 ]
 LogLevelOption = Annotated[LogLevel, typer.Option("--log-level", help="Lowest level logged.")]
 
@@ -292,6 +304,50 @@ def pull(
         print(resolve_model(name).path)
     except ModelNotAvailableError as error:
         exit_with(str(error))
+
+
+@canary_app.callback()
+def canary(
+    context: typer.Context,
+    mtls_cert: MtlsCertOption = None,
+    mtls_key: MtlsKeyOption = None,
+    mtls_ca: MtlsCaOption = None,
+) -> None:
+    """Show the router the mesh's certificate, where it asks for one."""
+    context.obj = mesh_identity(files_of("mtls", cert=mtls_cert, key=mtls_key, ca=mtls_ca))
+
+
+@canary_app.command("status")
+def canary_status(
+    context: typer.Context, router: RouterOption = "", data: DataOption = DATA_DEFAULT
+) -> None:
+    """Say how the canary stands, and what has been seen of it."""
+    run_canary(router_address(router, data), ControlCanaryRequest(), context.obj)
+
+
+@canary_app.command("set")
+def canary_set(
+    context: typer.Context,
+    percent: Annotated[
+        float, typer.Argument(min=0, max=100, help="Of the keys: 1, then 50, then 100.")
+    ],
+    router: RouterOption = "",
+    data: DataOption = DATA_DEFAULT,
+) -> None:
+    """Give the canary a share of the keys; 0: only requests that ask for it."""
+    request = ControlCanaryRequest(share=round(percent * SHARE_MAX / 100))
+    run_canary(router_address(router, data), request, context.obj)
+
+
+@canary_app.command("stop")
+def canary_stop(
+    context: typer.Context,
+    reason: Annotated[str, typer.Option(help="What the status says.")] = "stopped by hand",
+    router: RouterOption = "",
+    data: DataOption = DATA_DEFAULT,
+) -> None:
+    """Send nobody to the canary any more, not even who asks for it."""
+    run_canary(router_address(router, data), ControlCanaryRequest(stop=reason), context.obj)
 
 
 def _run_service(kind: str, arguments: list[str]) -> NoReturn:

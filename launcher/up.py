@@ -14,11 +14,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 
-from launcher.blueprint import ProcessSpec, UpOptions, build
+from gateway.receipts import make_key_file
+from launcher.blueprint import RECEIPT_KEY, ProcessSpec, UpOptions, build
 from launcher.environment import mesh_environment, unknown_to_all
+from launcher.files import mesh_identity
 from launcher.ports import is_free
 from launcher.supervisor import StartFailedError, Supervisor
-from mesh.rpc.identity import MeshIdentity, read_identity
 from mesh.settings import exit_with
 
 __all__ = ["run_up"]
@@ -89,7 +90,7 @@ async def _run(specs: list[ProcessSpec], options: UpOptions, *, restart: bool) -
             specs,
             options.data,
             environment=mesh_environment(os.environ),
-            identity=_identity(options),
+            identity=mesh_identity(options.mtls),
             restart=restart,
             on_change=board.tell,
         )
@@ -127,16 +128,6 @@ async def _stop(supervisor: Supervisor, at_once: asyncio.Event) -> None:
     await gently
 
 
-def _identity(options: UpOptions) -> MeshIdentity | None:
-    if not options.mtls:
-        return None
-    certificate, key, authority = map(str, options.mtls)
-    try:
-        return read_identity(certificate, key, authority, os.environ.get("SEEDANCE_MTLS_NAME", ""))
-    except OSError as error:
-        exit_with(f"--mtls-cert, --mtls-key and --mtls-ca are no identity: {error.strerror}")
-
-
 def run_up(options: UpOptions, *, restart: bool = True) -> None:
     """Start the mesh, print `ready http://…`, keep it alive until SIGINT or SIGTERM, end it all."""
     if unknown := unknown_to_all(os.environ):
@@ -144,6 +135,7 @@ def run_up(options: UpOptions, *, restart: bool = True) -> None:
     if not is_free(options.port):
         exit_with(f"port {options.port} is in use; choose another with --port")
     with _sole_owner(options.data):
+        make_key_file(options.data / RECEIPT_KEY)
         try:
             specs = build(options)
         except OSError as error:

@@ -20,6 +20,7 @@ from gateway.session.bill import bill_of
 from gateway.session.journal import Opening
 from gateway.tenants.desk import Permit
 from gateway.upstream.base import Attach, NoInstanceError, Open, StreamHandle, Where
+from mesh.prefixes import prefix_marks
 from mesh.telemetry.names import Attribute, Span
 from mesh.telemetry.tracing import SpanHandle
 from seedance.protocol.effects import Finished
@@ -36,10 +37,11 @@ from seedance.protocol.events import (
 )
 from seedance.protocol.frames import Timing, Usage
 from seedance.protocol.pressure import PressureLevel
-from seedance.protocol.request import within_quota
+from seedance.protocol.request import GenerateRequest, within_quota
 from seedance.protocol.stream import StreamMachine, StreamState
 
 if TYPE_CHECKING:
+    from gateway.session.identity import SessionIdentity
     from gateway.session.owner import SessionOwner
 
 __all__ = ["RECOVERIES_MAX", "Generation"]
@@ -247,8 +249,7 @@ class Generation:
         self._open_at(instance)
 
     def _choose(self) -> str:
-        identity, request = self._owner.identity, self.opening.wants.request
-        where = Where(identity.user, request.model, identity.instance_class, exclude=self._failed)
+        where = _where(self._owner.identity, self.opening.wants.request, self._failed)
         span = self._deps.tracing.start(Span.ROUTE, self._span.traceparent, hop="router")
         try:
             instance = self._deps.upstream.choose(where)
@@ -310,6 +311,16 @@ class Generation:
         if self._retry is not None:
             self._retry.cancel()
             self._retry = None
+
+
+def _where(identity: SessionIdentity, request: GenerateRequest, failed: frozenset[str]) -> Where:
+    return Where(
+        identity.user,
+        request.model,
+        identity.instance_class,
+        exclude=failed,
+        prefix=prefix_marks(identity.tenant, request),
+    )
 
 
 def _begin_span(owner: SessionOwner, stream: StreamMachine, opening: Opening) -> SpanHandle:

@@ -280,4 +280,5 @@ class Journal:
             token_ids=tuple(text.token_ids[written : text.whole_tokens]),
             framed_bytes=text.framed_bytes,
             framed_tokens=text.framed_tokens,
+            text_state=text.digest.state() if text.digest else b"",
         )

@@ -9,6 +9,7 @@ from gateway.session.checkpoint import Checkpointer, StoreState
 from gateway.session.generation import Generation
 from gateway.session.identity import SessionIdentity
 from gateway.session.journal import Journal, Opening
+from gateway.session.paid import generation_of
 from gateway.store.base import SessionWrite
 from gateway.tenants.desk import Permit
 from seedance.protocol.delivery import LinkState
@@ -244,7 +245,7 @@ class SessionOwner:
         )
         permit, self._permit = self._permit, None
         permit = permit or self.deps.tenants.adopt(self.identity.tenant)
-        generation = Generation(self, machine, opening, permit)
+        generation = generation_of(self, machine, opening, permit)
         self._generations[stream] = generation
         self.journal.touch(stream, opening=True)
         # With the store away nothing waits for it (§4.4).
@@ -255,7 +256,7 @@ class SessionOwner:
         """A stream of a former owner, out of the store."""
         machine = self.machine.streams.live[stream]
         permit = self.deps.tenants.adopt(self.identity.tenant)
-        self._generations[stream] = Generation(self, machine, opening, permit)
+        self._generations[stream] = generation_of(self, machine, opening, permit)
 
     def _opening(self, stream: str) -> Opening | None:
         generation = self._generations.get(stream)

@@ -13,6 +13,7 @@ ADR = ROOT / "docs" / "adr" / "0002-dependencies.md"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 RUNTIME_EXTRAS = (
     "binary",
+    "receipts",
     "mesh",
     "gateway",
     "inference",

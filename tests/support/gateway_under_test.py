@@ -13,6 +13,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from gateway.app import build_app
+from gateway.budgets.opening import open_budgets
 from gateway.config import GatewaySettings
 from gateway.connections import Connections
 from gateway.deps import GatewayDeps
@@ -21,6 +22,7 @@ from gateway.metering.spool import Spool
 from gateway.server import GatewayServer, bind
 from gateway.session.registry import SessionRegistry
 from gateway.store.base import SessionStore
+from gateway.store.budgets import BudgetStore
 from gateway.store.memory import MemoryStore
 from gateway.tenants.opening import open_authenticator, open_tenants
 from gateway.tenants.upstream import FairUpstream
@@ -41,6 +43,7 @@ def make_deps(
     clock: Clock | None = None,
     tracing: Tracing | None = None,
     spool: Spool | None = None,
+    budget_store: BudgetStore | None = None,
     **settings: Any,
 ) -> GatewayDeps:
     """Collaborators for a test: anonymous callers are let in."""
@@ -49,16 +52,18 @@ def make_deps(
     clock = clock or SystemClock()
     store = store or MemoryStore(clock, made.resume_ttl_s)
     tenants = open_tenants(made, clock)
+    metrics = GatewayMetrics()
     return GatewayDeps(
         made,
         clock,
         store,
         FairUpstream(upstream, tenants, clock, made.openings_max),
         tracing or Tracing("gateway", "test"),
-        GatewayMetrics(),
+        metrics,
         open_authenticator(made, store, tenants, clock),
         UsageMeter(store, clock, spool),
         tenants,
+        budgets=open_budgets(made, tenants, clock, metrics, budget_store),
     )
 
 
@@ -95,8 +100,12 @@ async def running_gateway(
     server = GatewayServer(app, deps.settings, connections, deps.clock, certificate)
     stop = asyncio.Event()
     async with asyncio.TaskGroup() as tasks:
-        housekeeping = tasks.create_task(registry.run())
-        following = tasks.create_task(deps.tenants.run(deps.upstream))
+        housekeeping = [
+            tasks.create_task(registry.run()),
+            tasks.create_task(deps.tenants.run(deps.upstream)),
+        ]
+        if deps.budgets is not None:
+            housekeeping.append(tasks.create_task(deps.budgets.run()))
         serving = tasks.create_task(server.run_until(stop, sock))
         try:
             yield GatewayUnderTest(deps, registry, connections, stop, port, serving, server)
@@ -104,8 +113,8 @@ async def running_gateway(
             stop.set()
             await serving
             await registry.close()
-            housekeeping.cancel()
-            following.cancel()
+            for task in housekeeping:
+                task.cancel()
             await deps.tenants.close()
             await deps.usage.close()
 

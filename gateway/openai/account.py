@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import secrets
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gateway.deps import GatewayDeps
 from gateway.metering.events import Attempt, StreamFinished
-from gateway.metering.stream import Counts, discarded_of
+from gateway.metering.stream import Counts, StreamBooks, discarded_of
 from gateway.upstream.base import UpstreamAccepted
 from mesh.telemetry.names import Attribute, Span
 from mesh.telemetry.tracing import SpanHandle
@@ -54,6 +55,8 @@ class Account:
         self.session = _SESSION_PREFIX + secrets.token_hex(12)
         self.usage = Usage()
         self._open_choices = choices
+        # What is noted of each choice for the bill while it runs.
+        self.books: defaultdict[int, StreamBooks] = defaultdict(StreamBooks)
         self._choices: list[Counts] = []
         self._attempts: list[Attempt] = []
         self._deps = deps

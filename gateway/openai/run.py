@@ -91,7 +91,6 @@ class Generation:
         self._epoch = 0
         self._tries = 0
         self._accepted: UpstreamAccepted | None = None
-        self._books = StreamBooks()
         self._outcome: End | SeedanceError | _Lost | None = None
         self._wake = asyncio.Event()
         self._cancelling = False
@@ -140,6 +139,10 @@ class Generation:
                 bears_prompt = not self._request.sampling.choice
                 self._paid.settle(self._text.framed_tokens, bears_prompt=bears_prompt)
             self._account.close(*self._bill())
+
+    @property
+    def _books(self) -> StreamBooks:
+        return self._account.books[self._request.sampling.choice]
 
     def _bill(self) -> tuple[Counts, tuple[Attempt, ...]]:
         framed = self._text.framed_tokens

@@ -85,6 +85,8 @@ class Generation:
         self._handle: StreamHandle | None = None
         self._failed: frozenset[str] = frozenset()
         self._tries = 0
+        # Text has come since it was opened or looked for: of the next tokens nothing is to be noted.
+        self._usual = False
         self._credit = 0
         self._books = StreamBooks(opening.former, len(stream.text.token_ids))
         # When it was opened here, until its first text has come.
@@ -114,6 +116,7 @@ class Generation:
         """The call broke: attach to the same instance first, it may be alive."""
         self._credit = credit
         self._leave()
+        self._usual = False
         if self._tries == 0 and self.opening.instance:
             self._tries = 1
             self._attach_at(self.opening.instance)
@@ -171,19 +174,21 @@ class Generation:
 
     def tokens(self, what: UpstreamTokens) -> None:
         """Tokens of the call that is listened to; what nearly always comes costs the least."""
+        if self._usual and self._stream.append(what):
+            if not self._owner.pumping:
+                self._owner.pump_soon()
+            return
         known = len(self._stream.text.token_ids)
-        if self._stream.append(what):
-            self._owner.pump_soon()
-        else:
-            # Perhaps of a stream that is not wanted any more: the bill's books know of it all the same.
-            self._books.hear(what.token_index + len(what.token_ids))
-            self._hear(what)
+        # Perhaps of a stream that is not wanted any more: the bill's books know of it all the same.
+        self._books.hear(what.token_index + len(what.token_ids))
+        self._hear(what)
         if what.text and self._opened_at is not None:
             took = self._deps.clock.monotonic() - self._opened_at
             self._deps.metrics.ttft.observe(took)
             self._opened_at = None
         if self._tries and len(self._stream.text.token_ids) > known:
             self._tries, self._failed = 0, frozenset()
+        self._usual = not self._tries and self._opened_at is None
 
     def heard(self, what: InstanceEvent) -> None:
         """One other event of the call that is listened to."""

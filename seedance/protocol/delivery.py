@@ -131,7 +131,8 @@ class Delivery:
         if not entries:
             self._moved_at = now
         text = encode_token(frame, seq) if frame.logprobs is None else encode_server(frame, seq)
-        log.append(frame, text, now)
+        entries.append(Entry(seq, frame, text, now))
+        log.next_seq = seq + 1
         if self.link is not LinkState.DOWN:
             self.out.append(Send(frame, seq, text, frame.id))
         if not self.windowed or len(entries) > self.rules.log_entries_max:

@@ -194,20 +194,28 @@ class StreamSet:
     def pump(self, now: float) -> None:
         """Frame what may be framed, one frame per stream and round; then give credit."""
         delivery, turn = self._delivery, self._in_turn()
+        ending = bool(self.pressed)
+        for stream in turn:
+            if stream.state is not StreamState.RUNNING and stream.ending:
+                ending = True
+        free = delivery.free
         while turn and delivery.link is LinkState.OPEN:
             again = []
             for stream in turn:
-                frame = stream.next_frame(window_open=delivery.free > 0)
+                frame = stream.next_frame(window_open=free > 0)
                 if frame is None:
                     continue
-                if type(frame) is Token:
-                    stream.stopwatch.frame(now)
                 delivery.sequenced(frame, now)
-                if stream.more:
-                    again.append(stream)
+                free = delivery.free
+                if type(frame) is Token:
+                    if stream.stopwatch.framed is None:
+                        stream.stopwatch.framed = now
+                    if not stream.more:
+                        continue
+                again.append(stream)
             turn = again
-        self.full = bool(self.live) and delivery.free <= 0
-        if self.pressed or any(stream.ending for stream in self.live.values()):
+        self.full = free <= 0 and bool(self.live)
+        if ending:
             for stream in list(self.live.values()):
                 self._settle(stream, now)
         self._grant(now)
@@ -242,11 +250,14 @@ class StreamSet:
         return credit_share(free, len(self.live))
 
     def _grant(self, now: float) -> None:
+        live = self.live
+        if not live:
+            return
         share = self._share(now)
         if not share:
             return
         linked = self._delivery.link is not LinkState.DOWN
-        for stream in self.live.values():
+        for stream in live.values():
             missing = stream.credit_missing(share)
             # A collected text fills no window: without a connection it would never pause (§4.7).
             if missing > 0 and stream.creditable and (linked or stream.wants.stream):

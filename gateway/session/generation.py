@@ -70,7 +70,10 @@ class _Phase(Enum):
 
 
 class Generation:
-    """Listens to the instance for one stream of one session; `permit` counts it until it ends."""
+    """Listens to the instance for one stream of one session; `permit` counts it until it ends.
+
+    `listening`: the ear at the one call whose word counts.
+    """
 
     def __init__(
         self, owner: SessionOwner, stream: StreamMachine, opening: Opening, permit: Permit
@@ -81,7 +84,7 @@ class Generation:
         self._deps = owner.deps
         self._stream = stream
         self._phase = _Phase.OPENING
-        self._listening: _Ear | None = None
+        self.listening: _Ear | None = None
         self._handle: StreamHandle | None = None
         self._failed: frozenset[str] = frozenset()
         self._tries = 0
@@ -160,7 +163,7 @@ class Generation:
         self._permit.close()
         if self._handle is not None:
             self._handle.release()
-        self._phase, self._handle, self._listening = _Phase.OVER, None, None
+        self._phase, self._handle, self.listening = _Phase.OVER, None, None
 
     def abandon(self) -> None:
         """This owner was fenced, or drains: not a word to the instance."""
@@ -299,18 +302,14 @@ class Generation:
         self._owner.journal.touch(self._stream.id, opening=True)
 
     def _ear(self) -> _Ear:
-        self._listening = _Ear(self)
-        return self._listening
-
-    def listens(self, ear: _Ear) -> bool:
-        """Whether this is the call whose word counts."""
-        return self._listening is ear
+        self.listening = _Ear(self)
+        return self.listening
 
     def _leave(self) -> None:
         self._stop_retrying()
         if self._handle is not None:
             self._handle.abandon()
-        self._handle, self._listening = None, None
+        self._handle, self.listening = None, None
 
     def _stop_retrying(self) -> None:
         if self._retry is not None:
@@ -368,7 +367,7 @@ class _Ear:
         self._generation = generation
 
     def _hear(self, what: InstanceEvent) -> None:
-        if self._generation.listens(self):
+        if self._generation.listening is self:
             self._generation.heard(what)
 
     def on_accepted(self, accepted: UpstreamAccepted) -> None:
@@ -377,8 +376,9 @@ class _Ear:
 
     def on_tokens(self, tokens: UpstreamTokens) -> None:
         """Tokens arrived."""
-        if self._generation.listens(self):
-            self._generation.tokens(tokens)
+        generation = self._generation
+        if generation.listening is self:
+            generation.tokens(tokens)
 
     def on_done(self, finish_reason: str, usage: Usage, timing: Timing) -> None:
         """It ended well."""

@@ -274,11 +274,6 @@ class StreamMachine:
         """Whether another frame may follow the one just made."""
         return self._hints.due is not None or self.text.pending
 
-    @property
-    def ending(self) -> bool:
-        """Whether its end is near enough for `settle`."""
-        return self.state is StreamState.DRAINING or self.state is StreamState.SETTLED
-
     def settle(self, *, linked: bool) -> bool:
         """Whether what it costs has just become known; with `stream: false` only when it can be told."""
         ready = linked if not self.wants.stream else not self.text.pending

@@ -196,8 +196,7 @@ class StreamSet:
         delivery, turn = self._delivery, self._in_turn()
         ending = bool(self.pressed)
         for stream in turn:
-            if stream.state is not StreamState.RUNNING and stream.ending:
-                ending = True
+            ending |= stream.state is not StreamState.RUNNING
         free = delivery.free
         while turn and delivery.link is LinkState.OPEN:
             again = []
@@ -205,14 +204,14 @@ class StreamSet:
                 frame = stream.next_frame(window_open=free > 0)
                 if frame is None:
                     continue
-                delivery.sequenced(frame, now)
-                free = delivery.free
                 if type(frame) is Token:
-                    if stream.stopwatch.framed is None:
-                        stream.stopwatch.framed = now
-                    if not stream.more:
-                        continue
-                again.append(stream)
+                    stream.stopwatch.frame(now)
+                    delivery.token(frame, now)
+                else:
+                    delivery.sequenced(frame, now)
+                free = delivery.free
+                if stream.more:
+                    again.append(stream)
             turn = again
         self.full = free <= 0 and bool(self.live)
         if ending:
@@ -250,19 +249,19 @@ class StreamSet:
         return credit_share(free, len(self.live))
 
     def _grant(self, now: float) -> None:
-        live = self.live
-        if not live:
-            return
-        share = self._share(now)
-        if not share:
-            return
+        half = credit_share(self._delivery.free, len(self.live)) // 2
+        for stream in self.live.values():
+            # Nearly always a stream has more than half of its share, and nothing else is asked.
+            if stream.allowed_tokens - len(stream.text.token_ids) <= half:
+                self._grant_to(stream, self._share(now))
+
+    def _grant_to(self, stream: StreamMachine, share: int) -> None:
+        missing = stream.credit_missing(share)
+        # A collected text fills no window: without a connection it would never pause (§4.7).
         linked = self._delivery.link is not LinkState.DOWN
-        for stream in live.values():
-            missing = stream.credit_missing(share)
-            # A collected text fills no window: without a connection it would never pause (§4.7).
-            if missing > 0 and stream.creditable and (linked or stream.wants.stream):
-                stream.allowed_tokens += missing
-                self._delivery.out.append(Grant(stream.id, missing))
+        if share and missing > 0 and stream.creditable and (linked or stream.wants.stream):
+            stream.allowed_tokens += missing
+            self._delivery.out.append(Grant(stream.id, missing))
 
     def pressure(self, now: float) -> Pressed:
         """The highest level that an instance asks for, or that the client's own window amounts to."""

@@ -140,6 +140,11 @@ class Reader(asyncio.Protocol):
         """The bytes of text before the last token frame; 0: there was none."""
         return _number_in(self._last_token, b'"offset":') if self._last_token else 0
 
+    @property
+    def delta(self) -> bytes:
+        """The text of the last token frame, as JSON has it; empty: there was none."""
+        return self._last_token.partition(b'"delta":"')[2].partition(b'"')[0]
+
     def acknowledge(self) -> None:
         """Say that everything that came is processed."""
         if self._timer is not None:

@@ -17,6 +17,7 @@ from rich.table import Table
 import seedance
 from launcher.blueprint import INSTANCES_DEFAULT, UpOptions
 from launcher.chat import run_chat
+from launcher.loadtest.cli import bench
 from launcher.meshfile import read_mesh
 from launcher.models import ModelNotAvailableError, resolve_model
 from launcher.up import run_up
@@ -50,6 +51,7 @@ app = typer.Typer(
 )
 model_app = typer.Typer(help="Models on this machine.", no_args_is_help=True)
 app.add_typer(model_app, name="model")
+app.command("bench")(bench)
 
 DataOption = Annotated[Path, typer.Option("--data", help="Folder for store, ledger and logs.")]
 LogLevelOption = Annotated[LogLevel, typer.Option("--log-level", help="Lowest level logged.")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import random
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -197,4 +198,4 @@ def _code_of(error: OSError) -> str:
         return error.code
     if isinstance(error, TimeoutError):
         return "timed_out"
-    return (error.strerror or type(error).__name__).lower().replace(" ", "_")
+    return errno.errorcode.get(error.errno or 0, type(error).__name__).lower()

@@ -62,14 +62,14 @@ def _legend(measured: Sequence[Measured]) -> Markup:
     if len(measured) == 1:
         return Markup("")
     named = (
-        element("span", f"■ {one.target.name}   ", style=f"color:{colour}")
+        element("span", f"■ {one.target.name}\u2003", style=f"color:{colour}")
         for one, colour in zip(measured, _COLOURS, strict=False)
     )
     return element("p", join(named))
 
 
 def _throughput(load: Load, measured: Sequence[Measured]) -> Markup:
-    lines = [[float(one.tally.seconds[s]) for s in range(load.duration_s)] for one in measured]
+    lines = [one.by_second(load.duration_s) for one in measured]
     highest = max((max(line) for line in lines), default=0.0) or 1.0
     step = (_WIDTH - _LEFT) / max(load.duration_s - 1, 1)
     parts = _grid(highest, "")
@@ -83,7 +83,7 @@ def _curves(sketches: Sequence[Sketch]) -> Markup:
     values = [[sketch.quantile(share) * 1e3 for share in _CURVE] for sketch in sketches]
     highest = max((v[-1] for v in values if not math.isnan(v[-1])), default=1.0) or 1.0
     parts = _grid(highest, " ms")
-    step = (_WIDTH - _LEFT - 20) / (len(_CURVE) - 1)
+    step = (_WIDTH - _LEFT - 44) / (len(_CURVE) - 1)
     for at, share in enumerate(_CURVE):
         x = f"{_LEFT + at * step:.1f}"
         parts.append(element("text", f"p{share * 100:g}", x=x, y=str(_HEIGHT + 34)))

@@ -41,6 +41,11 @@ class Measured:
         """Within the run itself, without what came while it drained."""
         return self.tally.in_time / self.tally.elapsed_s if self.tally.elapsed_s else 0.0
 
+    def by_second(self, duration_s: int) -> list[float]:
+        """Tokens in each second of the run; the mean of several rounds."""
+        rounds = max(1, round(self.tally.elapsed_s / duration_s))
+        return [self.tally.seconds[second] / rounds for second in range(duration_s)]
+
     @property
     def cpu_share(self) -> float:
         """How much of a core this program used."""
@@ -92,7 +97,7 @@ def as_json(load: Load, measured: Sequence[Measured]) -> dict[str, Any]:
                 "tokens": tally.tokens,
                 "tokens_per_s": round(one.tokens_per_s, 1),
                 "times": _times(tally),
-                "tokens_by_second": [tally.seconds[s] for s in range(load.duration_s)],
+                "tokens_by_second": one.by_second(load.duration_s),
                 "client_cpu_share": round(one.cpu_share, 3),
                 "warnings": one.warnings,
             }

@@ -33,9 +33,7 @@ class NotServedError(Exception):
 
 async def check(target: Target, load: Load, prompts: Prompts) -> None:
     """Ask once, apart from the run. Raises `NotServedError`."""
-    one = replace(
-        load, connections=1, streams=1, slow_share=0, max_tokens=load.max_tokens, storm_at_s=0
-    )
+    one = replace(load, connections=1, streams=1, slow_share=0)
     crowd = Crowd(_resolved(target), one, prompts)
     try:
         async with asyncio.timeout(CHECK_WITHIN_S):
@@ -57,8 +55,9 @@ def _judge(target: Target, tally: Tally, prompts: Prompts) -> None:
     if tally.inexact:
         raise NotServedError(f"{target.name} does not play scripts: {_OTHER_PROMPTS}")
     code = next(iter(tally.errors), "nothing came")
-    if code in {"bad_request", "http_400"} and prompts.known:
-        raise NotServedError(f"{target.name} refuses scripts: {_OTHER_PROMPTS}")
+    if code in {"bad_request", "http_400"}:
+        other = _OTHER_PROMPTS if prompts.known else "does it play scripts? Then --prompts script"
+        raise NotServedError(f"{target.name} refuses the prompts: {other}")
     raise NotServedError(
         f"{target.name} does not answer ({code}); `seedance up --engine script` starts a mesh"
     )

@@ -111,9 +111,10 @@ class SocketCaller(Caller):
         self.is_open = False
         self._stop_timer()
         self._unacknowledged = 0
-        if not self.target.subprotocol:
+        simple = not self.target.subprotocol
+        if simple:
             self.give_up(LOST)
-        if session_gone:
+        if session_gone or simple:
             self._session, self._last_seq = ("", ""), 0
             self._ended.clear()
             for stream in [s for s in self._live if s not in self._asked]:

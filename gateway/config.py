@@ -17,6 +17,23 @@ class GatewaySettings(ServiceSettings):
     """Settings of one gateway process; lists are written with commas."""
 
     port: int = Field(8080, ge=0, le=65535, description="Port of HTTP and WebSocket; 0: any.")
+    workers: int = Field(
+        1,
+        ge=1,
+        le=64,
+        description="Processes that share the port, one for each core; they need a store.",
+    )
+    worker: int = Field(
+        -1,
+        ge=-1,
+        description="Which of the workers this process is; given by the one that starts them.",
+    )
+    metrics_port: int = Field(
+        0,
+        ge=0,
+        le=65535,
+        description="A port of its own for Prometheus, worker n on the n-th after it; 0: `/metrics` alone.",
+    )
     gateways: str = Field(
         "", description="Public WebSocket base URLs of all gateways; empty: this one alone."
     )
@@ -97,6 +114,10 @@ class GatewaySettings(ServiceSettings):
             raise ValueError("heartbeat_session_s must be below heartbeat_connection_s")
         if self.redis and not self.redis.startswith(("redis://", "rediss://", "unix://")):
             raise ValueError("redis must begin with redis://, rediss:// or unix://")
+        if self.workers > 1 and not self.redis:
+            raise ValueError(
+                "workers: more than one need a store to share: add --redis redis://HOST:6379/0"
+            )
         for url in self.gateway_urls:
             if not url.startswith(("ws://", "wss://")):
                 raise ValueError(f"gateways: {url} must begin with ws:// or wss://")
@@ -119,5 +140,6 @@ class GatewaySettings(ServiceSettings):
 
     @property
     def server_name(self) -> str:
-        """This gateway's public name."""
-        return self.gateway_id or f"gateway-{self.port}"
+        """This gateway's public name; a worker's has its number."""
+        name = self.gateway_id or f"gateway-{self.port}"
+        return name if self.worker < 0 else f"{name}-{self.worker}"

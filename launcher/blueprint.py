@@ -32,6 +32,7 @@ class UpOptions:
     data: Path
     port: int = 8080
     gateways: int = 2
+    workers: int = 1
     instances: int = INSTANCES_DEFAULT
     engine: str = "native"
     model: Path | None = None
@@ -139,6 +140,7 @@ def build(options: UpOptions) -> list[ProcessSpec]:
                 "--anonymous-tenant",
                 LOCAL_TENANT,
             ),
+            *("--workers", str(options.workers)),
             *options.gateway_flags,
         )
         for i, port in enumerate(gateway_ports)

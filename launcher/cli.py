@@ -90,6 +90,9 @@ def start_mesh(options: UpOptions, model: str | None, *, restart: bool = True) -
 def up(
     port: Annotated[int, typer.Option(help="Port of the first gateway.", min=1, max=65535)] = 8080,
     gateways: Annotated[int, typer.Option(help="How many gateways.", min=1, max=16)] = 2,
+    workers: Annotated[
+        int, typer.Option(help="Processes of each gateway, on one port.", min=1, max=64)
+    ] = 1,
     instances: Annotated[
         int, typer.Option(help="How many inference instances.", min=1, max=16)
     ] = INSTANCES_DEFAULT,
@@ -120,6 +123,7 @@ def up(
         data=data.resolve(),
         port=port,
         gateways=gateways,
+        workers=workers,
         instances=instances,
         engine=engine,
         otlp_endpoint=otlp_endpoint,

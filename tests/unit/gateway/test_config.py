@@ -27,6 +27,7 @@ def test_defaults_are_the_contracts() -> None:
         {"heartbeat_stream_s": 2},
         {"anonymous_tenant": "local", "host": "0.0.0.0"},
         {"gateways": "http://a"},
+        {"workers": 2},
     ],
     ids=lambda wrong: next(iter(wrong)),
 )
@@ -41,3 +42,10 @@ def test_lists_are_written_with_commas() -> None:
     settings = GatewaySettings(gateways="ws://a:1, wss://b", allowed_origins=" https://x ")
     assert settings.gateway_urls == ("ws://a:1", "wss://b")
     assert settings.origins == ("https://x",)
+
+
+def test_a_worker_has_a_name_of_its_own() -> None:
+    """Workers share a port, not an id; with a store there may be many."""
+    worker = GatewaySettings(workers=2, worker=1, redis="redis://h:6379/0", gateway_id="edge")
+    assert worker.server_name == "edge-1"
+    assert GatewaySettings(redis="redis://h:6379/0", workers=2).server_name == "gateway-8080"

@@ -72,3 +72,9 @@ def test_local_instances_serve_every_class(tmp_path: Path) -> None:
     """A client may ask for any instance class of a mesh on one machine (§1)."""
     instances = [s for s in _specs(tmp_path, engine="script") if s.kind == "inference"]
     assert {_flag(s, "--instance-class") for s in instances} == {"*"}
+
+
+def test_workers_go_to_every_gateway(tmp_path: Path) -> None:
+    """`--workers` is how many processes each gateway is."""
+    gateways = [s for s in _specs(tmp_path, engine="script", workers=3) if s.kind == "gateway"]
+    assert {_flag(s, "--workers") for s in gateways} == {"3"}

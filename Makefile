@@ -11,7 +11,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 PROTOS := $(wildcard proto/seedance/v2/*.proto)
 PORT ?= 8080
 
-.PHONY: help install up test lint types fmt proto proto-check bench bench-engine bench-gpu bench-sessions bench-tenants chaos clean simulate test-compose test-equality test-heavy
+.PHONY: help install up test bench bench-engine bench-gpu bench-routing bench-sessions bench-tcp bench-tenants chaos clean fmt lint proto proto-check simulate test-compose test-equality test-heavy types
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -68,6 +68,12 @@ bench: $(STAMP) ## Benchmarks of what is on the path of a token: ratios against 
 
 bench-engine: $(STAMP) ## Our mesh beside llama-cpp-python and transformers (ARGS: see docs/benchmarks.md)
 	$(BIN)/python -m launcher.bench.peers $(ARGS)
+
+bench-tcp: $(STAMP) ## How late frames arrive with and without Nagle, and by the send buffer's size (root: also far away)
+	$(BIN)/python -m launcher.bench.tcp
+
+bench-routing: $(STAMP) ## How evenly and faithfully keys find their instances, and what a choice costs
+	$(BIN)/python -m launcher.bench.routing
 
 bench-sessions: $(STAMP) ## What the death of a process, a slow reader and a checkpoint cost (half an hour)
 	$(BIN)/python -m launcher.bench.sessions

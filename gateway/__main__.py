@@ -8,11 +8,16 @@ import os
 import secrets
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 
+from gateway.affinity import AffinityTokens
+from gateway.agent import serving_agent
 from gateway.app import build_app
+from gateway.budgets.opening import open_budgets
 from gateway.config import GatewaySettings
 from gateway.connections import Connections
 from gateway.deps import GatewayDeps
+from gateway.receipts import KeyFileError, ReceiptSigner, load_signer
 from gateway.server import GatewayServer, bind
 from gateway.session.registry import SessionRegistry
 from gateway.session.usage import UsageOutbox
@@ -21,6 +26,7 @@ from gateway.store.memory import MemoryStore
 from gateway.store.redis import RedisStore
 from gateway.tenants.opening import open_authenticator, open_tenants
 from gateway.tenants.upstream import FairUpstream
+from gateway.tls import open_certificate
 from gateway.upstream.membership import MembershipSource, RouterWatch, StaticList
 from gateway.upstream.pool import InstancePool
 from gateway.workers import run_workers
@@ -28,6 +34,8 @@ from mesh.clock import Clock, SystemClock
 from mesh.document import DocumentError
 from mesh.flags import settings_from_flags
 from mesh.lifecycle import die_with_parent, run_service
+from mesh.rpc.channel import Dial, open_channel
+from mesh.rpc.identity import identity_of
 from mesh.settings import exit_with
 from mesh.telemetry.logs import setup_logs
 from mesh.telemetry.metrics import GatewayMetrics, serve_metrics
@@ -45,10 +53,38 @@ def _store(settings: GatewaySettings, clock: Clock) -> SessionStore:
     return RedisStore(settings.redis, clock, settings.resume_ttl_s)
 
 
-def _membership(settings: GatewaySettings, clock: Clock) -> MembershipSource:
+def _membership(settings: GatewaySettings, clock: Clock, dial: Dial) -> MembershipSource:
     if settings.router:
-        return RouterWatch(settings.router, settings.server_name, clock)
-    return StaticList(settings.instance_addresses)
+        return RouterWatch(settings.router, settings.server_name, clock, dial)
+    return StaticList(settings.instance_addresses, dial)
+
+
+def _pool(settings: GatewaySettings, clock: Clock, metrics: GatewayMetrics) -> InstancePool:
+    dial = partial(open_channel, identity=identity_of(settings))
+    return InstancePool(
+        _membership(settings, clock, dial),
+        clock,
+        mesh_secret=settings.mesh_secret.get_secret_value(),
+        calls=settings.upstream_calls,
+        on_breaker=lambda instance, state: metrics.breakers.labels(instance, state.value).inc(),
+        dial=dial,
+    )
+
+
+def _tracing(settings: GatewaySettings) -> Tracing:
+    return Tracing(
+        "gateway",
+        secrets.token_hex(4),
+        endpoint=settings.otlp_endpoint,
+        ratio=settings.trace_ratio,
+    )
+
+
+def _receipts(settings: GatewaySettings) -> ReceiptSigner | None:
+    try:
+        return load_signer(settings.receipt_key_files)
+    except KeyFileError as error:
+        exit_with(f"--receipt-key: {error}")
 
 
 async def _instances_known(pool: InstancePool) -> None:
@@ -62,10 +98,10 @@ async def _instances_known(pool: InstancePool) -> None:
 @contextlib.contextmanager
 def _metrics_port(settings: GatewaySettings, metrics: GatewayMetrics) -> Iterator[None]:
     """Prometheus' own port, where one is asked for: the shared one answers for any worker."""
-    if not settings.metrics_port:
+    port, _ = settings.ports_beside
+    if not port:
         yield
         return
-    port = settings.metrics_port + max(settings.worker, 0)
     stop = serve_metrics(metrics.registry, settings.host, port)
     try:
         yield
@@ -89,25 +125,15 @@ async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
     clock = SystemClock()
     store = _store(settings, clock)
     metrics = GatewayMetrics()
-    pool = InstancePool(
-        _membership(settings, clock),
-        clock,
-        mesh_secret=settings.mesh_secret.get_secret_value(),
-        calls=settings.upstream_calls,
-        on_breaker=lambda instance, state: metrics.breakers.labels(instance, state.value).inc(),
-    )
+    pool = _pool(settings, clock, metrics)
     try:
         tenants = open_tenants(settings, clock)
         authenticator = open_authenticator(settings, store, tenants, clock)
     except (DocumentError, ValueError) as error:
         exit_with(str(error))
     upstream = FairUpstream(pool, tenants, clock, settings.openings_max)
-    tracing = Tracing(
-        "gateway",
-        secrets.token_hex(4),
-        endpoint=settings.otlp_endpoint,
-        ratio=settings.trace_ratio,
-    )
+    tracing = _tracing(settings)
+    budgets = open_budgets(settings, tenants, clock, metrics)
     deps = GatewayDeps(
         settings,
         clock,
@@ -118,14 +144,20 @@ async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
         authenticator,
         UsageOutbox(store),
         tenants,
+        affinity=AffinityTokens(settings.mesh_secret.get_secret_value()),
+        receipts=_receipts(settings),
+        budgets=budgets,
     )
     registry = SessionRegistry(deps)
-    connections = Connections(settings.connections_max)
-    server = GatewayServer(build_app(deps, registry, connections), settings, connections, clock)
-    async with asyncio.TaskGroup() as tasks:
+    connections = Connections(settings.connections_max, settings.connections_per_address)
+    app = build_app(deps, registry, connections)
+    certificate = open_certificate(settings.tls_cert, settings.tls_key)
+    server = GatewayServer(app, settings, connections, clock, certificate)
+    _, agent_port = settings.ports_beside
+    agent = serving_agent(settings.host, agent_port, connections, deps.handshakes, clock)
+    async with agent, asyncio.TaskGroup() as tasks:
         housekeeping = [
-            tasks.create_task(pool.run()),
-            tasks.create_task(registry.run()),
+            *(tasks.create_task(part.run()) for part in (pool, registry, budgets)),
             tasks.create_task(tenants.run(upstream)),
         ]
         # The socket listens already: whoever connects now waits a moment in its backlog instead of

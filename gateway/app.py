@@ -14,6 +14,7 @@ from gateway.connections import Connections
 from gateway.deps import GatewayDeps
 from gateway.http_errors import REQUEST_ID_HEADER, error_response, request_id
 from gateway.openai.routes import openai_routes
+from gateway.receipts import receipt_routes
 from gateway.session.registry import SessionRegistry
 from gateway.ticket_routes import ticket_routes
 from gateway.websocket import serve_websocket
@@ -31,6 +32,7 @@ def build_app(deps: GatewayDeps, registry: SessionRegistry, connections: Connect
     app.add_exception_handler(HTTPException, _refuse)
     app.include_router(ticket_routes(deps))
     app.include_router(openai_routes(deps))
+    app.include_router(receipt_routes(deps.receipts))
     _health(app, deps, registry, connections)
     _page(app)
 
@@ -45,7 +47,8 @@ def build_app(deps: GatewayDeps, registry: SessionRegistry, connections: Connect
 async def _refuse(request: Request, fault: Exception) -> Response:
     """No such path, or not by this method: in the shape of every other error."""
     status = fault.status_code if isinstance(fault, HTTPException) else 500
-    message = f"{request.method} {request.url.path} is not served here; see GET /v1/models"
+    # The path is not repeated: people put keys there too (CASES 108).
+    message = f"there is nothing here for {request.method}; see GET /v1/models"
     headers = {REQUEST_ID_HEADER: request_id(request.headers)}
     return error_response(SeedanceError(ErrorCode.BAD_REQUEST, message), headers, status=status)
 
@@ -61,6 +64,10 @@ def _health(
             "seedance_gateway_usage_waiting": (
                 "Usage events that are not in the store yet.",
                 lambda: len(deps.usage) + registry.bills_waiting,
+            ),
+            "seedance_gateway_share": (
+                "Percent of its usual share that this gateway tells load balancers it can take.",
+                lambda: deps.handshakes.share(deps.clock.monotonic()),
             ),
         },
     )

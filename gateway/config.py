@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ipaddress
+
 from pydantic import Field, SecretStr, model_validator
 
+from gateway.budgets.model import read_budgets
 from mesh.settings import ServiceSettings
 
 __all__ = ["GatewaySettings"]
@@ -73,10 +76,38 @@ class GatewaySettings(ServiceSettings):
     connections_max: int = Field(
         10_000, ge=1, description="WebSockets at once; one more is closed with 4429."
     )
+    connections_per_address: int = Field(
+        1_000,
+        ge=0,
+        description="WebSockets of one address (IPv6: of one /64) at once, and as many other connections; 0: any number.",
+    )
+    trusted_proxies: str = Field(
+        "",
+        description="Addresses and networks whose `X-Forwarded-For` and `X-Forwarded-Proto` are believed.",
+    )
+    tls_cert: str = Field(
+        "",
+        description="Certificate chain shown to clients, a PEM file; read again when it changes. Empty: no TLS.",
+    )
+    tls_key: str = Field("", description="The key of `tls_cert`, a PEM file.")
+    agent_port: int = Field(
+        0,
+        ge=0,
+        le=65535,
+        description="Port of the answer to HAProxy's `agent-check`, of workers the first's; 0: none.",
+    )
 
     metering: str = Field("", description="Metering's query service, `host:port`; empty: none.")
     keys: SecretStr = Field(
         SecretStr(""), description="API keys: `tenant:SHA-256 of the key in hex` each."
+    )
+    receipt_key: str = Field(
+        "",
+        description="Ed25519 key file (PEM) that signs receipts; more, after commas: older keys, still served.",
+    )
+    budgets: str = Field(
+        "",
+        description="`TENANT[/KEY]=AMOUNT tokens|money/month|day|ever [soft AMOUNT]` each (docs/billing.md).",
     )
     tenants_file: str = Field(
         "",
@@ -118,6 +149,14 @@ class GatewaySettings(ServiceSettings):
             raise ValueError(
                 "workers: more than one need a store to share: add --redis redis://HOST:6379/0"
             )
+        read_budgets(self.budgets)
+        if bool(self.tls_cert) != bool(self.tls_key):
+            raise ValueError("tls_cert and tls_key go together")
+        for proxy in self.proxies:
+            try:
+                ipaddress.ip_network(proxy)
+            except ValueError:
+                raise ValueError(f"trusted_proxies: {proxy} is no address or network") from None
         for url in self.gateway_urls:
             if not url.startswith(("ws://", "wss://")):
                 raise ValueError(f"gateways: {url} must begin with ws:// or wss://")
@@ -126,7 +165,13 @@ class GatewaySettings(ServiceSettings):
     @property
     def gateway_urls(self) -> tuple[str, ...]:
         """Public base URLs of all gateways."""
-        return _items(self.gateways) or (f"ws://{self.host}:{self.port}",)
+        scheme = "wss" if self.tls_cert else "ws"
+        return _items(self.gateways) or (f"{scheme}://{self.host}:{self.port}",)
+
+    @property
+    def proxies(self) -> tuple[str, ...]:
+        """Addresses and networks of proxies that are believed."""
+        return _items(self.trusted_proxies)
 
     @property
     def instance_addresses(self) -> tuple[str, ...]:
@@ -134,9 +179,24 @@ class GatewaySettings(ServiceSettings):
         return _items(self.instances)
 
     @property
+    def receipt_key_files(self) -> tuple[str, ...]:
+        """Key files: the one that signs, then older ones."""
+        return _items(self.receipt_key)
+
+    @property
     def origins(self) -> tuple[str, ...]:
         """Allowed origins beside the hosts of all gateways."""
         return _items(self.allowed_origins)
+
+    @property
+    def ports_beside(self) -> tuple[int, int]:
+        """Where this process answers Prometheus, and HAProxy's agent check; 0: nowhere.
+
+        Workers see an equal share of everything each, so the first one's load stands for all.
+        """
+        number = max(self.worker, 0)
+        metrics = self.metrics_port + number if self.metrics_port else 0
+        return metrics, 0 if number else self.agent_port
 
     @property
     def server_name(self) -> str:

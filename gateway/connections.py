@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from gateway.addresses import AddressLimit
 from seedance.protocol.errors import CloseCode
 
 if TYPE_CHECKING:
@@ -22,29 +23,32 @@ POLL_S = 0.05
 
 
 class Connections:
-    """At most `limit` at once; none new once the process drains."""
+    """At most `limit` at once, `per_address` of one client's address; none new once the process drains."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, per_address: int = 0) -> None:
         self.draining = False
         self._limit = limit
+        self._addresses = AddressLimit(per_address)
         self._open: dict[Connection, None] = {}
 
     def __len__(self) -> int:
         return len(self._open)
 
-    @property
-    def admits(self) -> bool:
-        """Whether one more may open."""
-        return not self.draining and len(self._open) < self._limit
+    def admits(self, address: str) -> bool:
+        """Whether one more may open from this address."""
+        room = not self.draining and len(self._open) < self._limit
+        return room and self._addresses.admits(address)
 
     @contextmanager
-    def holding(self, connection: Connection) -> Iterator[None]:
+    def holding(self, connection: Connection, address: str) -> Iterator[None]:
         """Count a connection while it is open."""
         self._open[connection] = None
+        self._addresses.enter(address)
         try:
             yield
         finally:
             self._open.pop(connection, None)
+            self._addresses.leave(address)
 
     async def drain(self, grace_s: float) -> None:
         """Ask all to go, let simple clients' streams finish, then close what is left with 1001."""

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from gateway.affinity import AffinityTokens
 from gateway.auth import Authenticator
+from gateway.budgets.desk import BudgetDesk
 from gateway.config import GatewaySettings
+from gateway.handshakes import Handshakes
+from gateway.receipts import ReceiptSigner
 from gateway.session.usage import UsageOutbox
 from gateway.store.base import SessionStore
 from gateway.tenants.desk import Tenants
@@ -35,3 +39,7 @@ class GatewayDeps:
     usage: UsageOutbox
     tenants: Tenants = field(default_factory=Tenants)
     retries: RetryBudget = field(default_factory=RetryBudget)
+    receipts: ReceiptSigner | None = None
+    budgets: BudgetDesk | None = None
+    handshakes: Handshakes = field(default_factory=Handshakes)
+    affinity: AffinityTokens = field(default_factory=AffinityTokens)

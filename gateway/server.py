@@ -16,7 +16,8 @@ from fastapi import FastAPI
 
 from gateway.config import GatewaySettings
 from gateway.connections import Connections
-from gateway.http_protocol import HttpProtocol
+from gateway.http_protocol import HEAD_WITHIN_S, http_protocol
+from gateway.tls import Certificate
 from gateway.ws_protocol import socket_protocol
 from mesh.clock import Clock
 from mesh.settings import exit_with
@@ -29,6 +30,8 @@ BACKLOG = 2048
 # What uvicorn has for HTTP requests that still run after the drain: time to be cancelled and billed.
 HTTP_GRACE_S = 2
 POLL_S = 0.05
+# A peer that does not answer the end of TLS is not waited for.
+TLS_SHUTDOWN_S = 2.0
 
 
 def bind(host: str, port: int, *, shared: bool = False, listen: bool = True) -> socket.socket:
@@ -56,8 +59,14 @@ class GatewayServer(uvicorn.Server):
     """Serves `app` until told to drain."""
 
     def __init__(
-        self, app: FastAPI, settings: GatewaySettings, connections: Connections, clock: Clock
+        self,
+        app: FastAPI,
+        settings: GatewaySettings,
+        connections: Connections,
+        clock: Clock,
+        certificate: Certificate | None = None,
     ) -> None:
+        self._http = http_protocol(settings.connections_per_address, settings.proxies)
         super().__init__(
             uvicorn.Config(
                 app,
@@ -67,7 +76,11 @@ class GatewayServer(uvicorn.Server):
                 ws_ping_interval=None,
                 ws_ping_timeout=None,
                 ws_per_message_deflate=False,
-                http=HttpProtocol,
+                http=self._http,
+                # Who says in a header that he comes from somewhere else is believed only if he is
+                # a proxy of ours; uvicorn's own default believes everybody on this machine.
+                proxy_headers=bool(settings.proxies),
+                forwarded_allow_ips=list(settings.proxies),
                 lifespan="off",
                 log_config=None,
                 access_log=False,
@@ -77,6 +90,7 @@ class GatewayServer(uvicorn.Server):
         )
         self._connections = connections
         self._grace_s = settings.drain_grace_s
+        self._certificate = certificate
 
     def capture_signals(self) -> AbstractContextManager[None]:  # type: ignore[override]
         """Signals are the process's (`mesh.lifecycle`), not uvicorn's."""
@@ -85,12 +99,34 @@ class GatewayServer(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Nobody calls this: see `capture_signals`."""
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen; as uvicorn does, but TLS has as little time as a request's head."""
+        loop = asyncio.get_running_loop()
+        tls = None if self._certificate is None else self._certificate.context
+        self.servers = [
+            await loop.create_server(
+                self._protocol,
+                sock=sock,
+                backlog=BACKLOG,
+                ssl=tls,
+                ssl_handshake_timeout=HEAD_WITHIN_S if tls else None,
+                ssl_shutdown_timeout=TLS_SHUTDOWN_S if tls else None,
+            )
+            for sock in sockets or ()
+        ]
+        self.started = True
+
+    def _protocol(self) -> asyncio.Protocol:
+        return self._http(config=self.config, server_state=self.server_state, app_state={})
+
     async def run_until(self, stop: asyncio.Event, sock: socket.socket) -> None:
         """Serve on the socket; when `stop` is set, part from every client and end."""
         async with asyncio.TaskGroup() as tasks:
             serving = tasks.create_task(self.serve([sock]))
             stopped = tasks.create_task(stop.wait())
+            watching = tasks.create_task(self._watch_certificate())
             await asyncio.wait((serving, stopped), return_when=asyncio.FIRST_COMPLETED)
+            watching.cancel()
             if serving.done():
                 stopped.cancel()
                 return
@@ -103,3 +139,7 @@ class GatewayServer(uvicorn.Server):
             while self.server_state.tasks and loop.time() < end_at:  # noqa: ASYNC110 - no event
                 await asyncio.sleep(POLL_S)
             self.should_exit = True
+
+    async def _watch_certificate(self) -> None:
+        if self._certificate is not None:
+            await self._certificate.watch()

@@ -26,6 +26,7 @@ from seedance.protocol.effects import Send
 from seedance.protocol.errors import CloseCode, ErrorCode, ProtocolFault, SeedanceError
 from seedance.protocol.events import LinkUp, LinkWritable, Refused
 from seedance.protocol.frames import ClientFrame, Generate, GoAway, Resume
+from seedance.protocol.json_codec import plain_ack
 from seedance.protocol.resume import ResumeFault
 from seedance.protocol.stream import error_frame
 
@@ -38,6 +39,8 @@ __all__ = ["Connection", "Socket", "serve_websocket"]
 
 MODES = ("token", "connection", "concurrent")
 INSTANCE_CLASS_LENGTH_MAX = 64
+# What somebody who was turned away has to answer the close frame: he is counted nowhere any more.
+TURNED_AWAY_S = 1.0
 
 
 class Socket(Protocol):
@@ -45,7 +48,9 @@ class Socket(Protocol):
 
     input_at: float
     piece_at: float | None
+    close_timeout: float
     on_writable: Any
+    on_small: Any
 
     @property
     def idle(self) -> bool:
@@ -107,13 +112,17 @@ class Connection:
             instance_class,
             windowed=windowed,
             now_ms=deps.store.now_ms(),
+            key=principal.key,
         )
+        self._hearing = False
         self._owner: SessionOwner = registry.begin(identity)
         self._hello = registry.hello(identity, token, 1)
 
     def open(self) -> None:
         """Greet the client (§3: `session` is sent at once)."""
         self._socket.on_writable = self._on_writable
+        if isinstance(self._speech, JsonSpeech):
+            self._socket.on_small = self._on_small
         self._owner.attach(self, LinkUp(self._hello, self._windowed))
         self._registry.timers.arm(self, self._machine.deadline)
 
@@ -122,7 +131,7 @@ class Connection:
         if self._machine.state is ConnectionState.CLOSED:
             await self._socket.give_way()
             return
-        gave_way = False
+        gave_way, self._hearing = False, True
         try:
             for frames in self._speech.hear(message):
                 for index, frame in enumerate(frames):
@@ -137,6 +146,20 @@ class Connection:
             for effect in self._machine.fault(fault):
                 self._do(effect)
             await self._socket.give_way()
+        finally:
+            self._hearing = False
+
+    def _on_small(self, message: bytes) -> bool:
+        """Deal with an acknowledgement where it arrives; anything else goes the usual way.
+
+        So does one that comes while an earlier message is dealt with: its session may not be here yet.
+        """
+        ack = None if self._hearing else plain_ack(message)
+        if ack is None or self._machine.state is ConnectionState.CLOSED:
+            return False
+        for effect in self._machine.frame(ack):
+            self._do(effect)
+        return True
 
     async def _take(self, frame: ClientFrame | SeedanceError) -> None:
         for effect in self._machine.frame(frame):
@@ -237,14 +260,6 @@ class Connection:
         self._owner.step(LinkWritable(writable))
 
 
-def _affinity(websocket: WebSocket, principal: Principal) -> str:
-    """What routing goes by: the user, else where the caller comes from and what it is."""
-    if principal.user:
-        return f"{principal.tenant}/{principal.user}"
-    address = websocket.client.host if websocket.client else ""
-    return f"{principal.tenant}|{address}|{websocket.headers.get('user-agent', '')}"
-
-
 def _query(query: QueryParams) -> tuple[str, str]:
     """The billing mode and the instance class. Raises `SeedanceError` naming the parameter."""
     mode = query.get("mode", MODES[0])
@@ -263,13 +278,17 @@ async def serve_websocket(
     websocket: WebSocket, deps: GatewayDeps, registry: SessionRegistry, connections: Connections
 ) -> None:
     """Everything from the upgrade request to the socket's end."""
+    # When the request's head had arrived: nothing more comes before it is answered.
+    began = websocket.scope["extensions"][SOCKET_EXTENSION].input_at
     offered = websocket.scope["subprotocols"]
     chosen = next((item for item in offered if item in SUBPROTOCOLS), None)
     who = await deps.authenticator.connect(websocket.headers, websocket.query_params, offered)
     if isinstance(who, Refusal):
         await _refuse(websocket, who, chosen)
         return
-    await websocket.accept(subprotocol=chosen)
+    affinity = deps.affinity.of(websocket, who)
+    cookies = [(b"set-cookie", affinity.set_cookie.encode())] if affinity.set_cookie else []
+    await websocket.accept(subprotocol=chosen, headers=cookies)
     socket: Socket = websocket.scope["extensions"][SOCKET_EXTENSION]
     said = speech(chosen, socket)
     try:
@@ -279,8 +298,10 @@ async def serve_websocket(
         said.flush()
         socket.send_close(CloseCode.PROTOCOL_ERROR, error.message)
         return
+    address = websocket.client.host if websocket.client else ""
     with deps.tenants.connection(who.tenant) as admitted:
-        if not (admitted and connections.admits):
+        if not (admitted and connections.admits(address)):
+            socket.close_timeout = TURNED_AWAY_S
             socket.send_close(CloseCode.TOO_MANY_CONNECTIONS, "too many connections")
             return
         connection = Connection(
@@ -289,14 +310,16 @@ async def serve_websocket(
             socket,
             who,
             windowed=chosen is not None,
-            affinity=_affinity(websocket, who),
+            affinity=affinity.user,
             mode=mode,
             instance_class=instance_class,
             traceparent=websocket.headers.get("traceparent", ""),
             speech=said,
         )
-        with connections.holding(connection):
+        with connections.holding(connection, address):
             connection.open()
+            now = deps.clock.monotonic()
+            deps.handshakes.took(now - began, now)
             try:
                 await _receive(websocket, connection)
             finally:
@@ -321,4 +344,5 @@ async def _refuse(websocket: WebSocket, refusal: Refusal, chosen: str | None) ->
         return
     # A browser cannot see an HTTP status, but it can see a close code.
     await websocket.accept(subprotocol=chosen)
+    websocket.scope["extensions"][SOCKET_EXTENSION].close_timeout = TURNED_AWAY_S
     await websocket.close(row.close_code, row.message)

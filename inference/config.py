@@ -45,6 +45,9 @@ class InferenceSettings(ServiceSettings):
     )
     instance_class: str = Field("standard", description="Class that clients can ask for.")
     weight: float = Field(1.0, gt=0, description="Share of requests relative to other instances.")
+    canary: bool = Field(
+        False, description="It runs the version being tried: only canary traffic goes to it."
+    )
     router: str = Field("", description="host:port of the router; empty: register nowhere.")
     advertise: str = Field(
         "", description="host:port by which others reach this instance; empty: host and port."

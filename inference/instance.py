@@ -23,11 +23,15 @@ from inference.registration import Registration
 from inference.report import Reporter
 from inference.service import SERVICE_NAME, Deliverer, InferenceService, add_to_server
 from mesh.clock import SystemClock
+from mesh.pauses import PauseMeter
+from mesh.rpc.channel import open_channel
 from mesh.rpc.convert import load_to_pb
+from mesh.rpc.identity import identity_of
 from mesh.rpc.server import RpcServer
 from mesh.settings import exit_with
 from mesh.telemetry.metrics import Folded, InferenceMetrics, serve_metrics
 from mesh.telemetry.tracing import Tracing
+from seedance.v2 import inference_pb2 as pb
 from seedance.v2 import router_pb2
 
 __all__ = ["Instance"]
@@ -81,6 +85,7 @@ class Instance:
                 clock,
                 overlap=settings.engine != "script",
             )
+        self._pauses = PauseMeter(clock)
         self._intake = Intake(
             self._info, preparer, self._engine, clock, threads=settings.intake_threads
         )
@@ -94,7 +99,7 @@ class Instance:
             deliverer=deliverer,
             clock=clock,
         )
-        self._rpc = RpcServer([SERVICE_NAME])
+        self._rpc = RpcServer([SERVICE_NAME], identity_of(settings))
         add_to_server(self._service, self._rpc.server)
         self._stop_metrics = _serve_metrics(settings, metrics, self._core)
 
@@ -113,11 +118,14 @@ class Instance:
             await self._drain()
         else:
             async with asyncio.TaskGroup() as tasks:
-                renewals = tasks.create_task(registration.run())
+                running = [
+                    tasks.create_task(work()) for work in (registration.run, self._pauses.run)
+                ]
                 await self._stop.wait()
                 registration.drain()
                 await self._drain()
-                renewals.cancel()
+                for task in running:
+                    task.cancel()
             await registration.leave()
         await self._rpc.drain(CALLS_END_S)
         self._engine.stop()
@@ -140,6 +148,7 @@ class Instance:
         settings, info = self._settings, self._info
         if not settings.router:
             return None
+        tables = self._core.scheduler.places.tables if isinstance(self._core, Engine) else None
         instance = router_pb2.Instance(
             id=settings.instance_id,
             address=settings.advertise or self.address,
@@ -148,8 +157,14 @@ class Instance:
             weight=settings.weight,
             start_id=secrets.token_hex(8),
             context_length=info.context_length,
+            canary=settings.canary,
         )
-        return Registration(settings.router, instance, lambda: load_to_pb(self._engine.load))
+        dial = partial(open_channel, identity=identity_of(settings))
+        marks = tables.marks if tables else tuple
+        return Registration(settings.router, instance, self._load, marks, dial)
+
+    def _load(self) -> pb.InstanceLoad:
+        return load_to_pb(replace(self._engine.load, pause_p99_ms=self._pauses.p99_ms))
 
     def _on_crash(self) -> None:
         self.crashed = True

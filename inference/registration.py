@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import grpc
 import grpc.aio
 
-from mesh.rpc.channel import open_channel
+from mesh.rpc.channel import Dial, open_channel
 from seedance.v2 import inference_pb2 as pb
 from seedance.v2 import router_pb2, router_pb2_grpc
 
@@ -27,17 +27,25 @@ _log = logging.getLogger(__name__)
 class Registration:
     """Registers every third of the lease with a load report, for as long as `run` runs.
 
+    `prefixes` are the marks (`mesh.prefixes`) of what the prefix cache holds.
+
     A router that is away stops nothing: gateways keep the membership they have, and the instance
     goes on trying.
     """
 
     def __init__(
-        self, router: str, instance: router_pb2.Instance, load: Callable[[], pb.InstanceLoad]
+        self,
+        router: str,
+        instance: router_pb2.Instance,
+        load: Callable[[], pb.InstanceLoad],
+        prefixes: Callable[[], Collection[int]] = tuple,
+        dial: Dial = open_channel,
     ) -> None:
-        self._channel = open_channel(router)
+        self._channel = dial(router)
         self._stub = router_pb2_grpc.RouterStub(self._channel)  # type: ignore[no-untyped-call]
         self._instance = instance
         self._load = load
+        self._prefixes = prefixes
         self._changed = asyncio.Event()
         self._router_away = False
 
@@ -64,6 +72,8 @@ class Registration:
 
     async def _register(self, *, leaving: bool = False) -> float:
         self._instance.load.CopyFrom(self._load())
+        self._instance.report += 1
+        self._instance.prefixes.CopyFrom(router_pb2.PrefixDigest(marks=self._prefixes()))
         request = router_pb2.RegisterRequest(instance=self._instance, leaving=leaving)
         try:
             answer = await self._stub.Register(request, timeout=CALL_TIMEOUT_S)

@@ -9,13 +9,17 @@ from pathlib import Path
 from launcher.ports import free_port, next_free_ports
 from mesh.membership import EVERY_CLASS
 
-__all__ = ["INSTANCES_DEFAULT", "LOCAL_TENANT", "ProcessSpec", "UpOptions", "build"]
+__all__ = ["INSTANCES_DEFAULT", "LOCAL_TENANT", "RECEIPT_KEY", "ProcessSpec", "UpOptions", "build"]
 
 HOST = "127.0.0.1"
 LOCAL_TENANT = "local"
 # Two of what a client's stream runs through, so that killing one is survivable.
 INSTANCES_DEFAULT = 2
 LOG_FOLDER = "logs"
+# Made at the mesh's first start; all its gateways sign receipts with it.
+RECEIPT_KEY = "receipt-key.pem"
+TLS_FLAGS = ("--tls-cert", "--tls-key")
+MTLS_FLAGS = ("--mtls-cert", "--mtls-key", "--mtls-ca")
 # What a service has to drain before Ctrl-C kills it: well below the supervisor's STOP_GRACE_S, so that
 # its last word (the bill of what it cuts off) is written.
 DRAIN_GRACE_S = 6
@@ -26,7 +30,8 @@ class UpOptions:
     """The flags of `seedance up`.
 
     `model` is a path (resolved before), `aliases` the names it answers to besides `model_name`.
-    `gateway_flags` and `inference_flags` are passed through as they are.
+    `tls` is what gateways show clients (certificate, key), `mtls` what services show each other
+    (certificate, key, authority); empty: plain. `gateway_flags` and `inference_flags` are passed through as they are.
     """
 
     data: Path
@@ -41,13 +46,15 @@ class UpOptions:
     otlp_endpoint: str = ""
     log_level: str = "warning"
     threads: int = 0
+    tls: tuple[Path, ...] = ()
+    mtls: tuple[Path, ...] = ()
     gateway_flags: tuple[str, ...] = ()
     inference_flags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessSpec:
-    """One process to keep alive. `probe`: how to see that it serves: `redis`, `grpc` or `http`."""
+    """One process to keep alive. `probe`: how to see that it serves: `redis`, `grpc`, `http` or `https`."""
 
     kind: str
     name: str
@@ -57,17 +64,23 @@ class ProcessSpec:
     log: Path
 
 
+def _http(options: UpOptions) -> str:
+    return "https" if options.tls else "http"
+
+
 def _service(options: UpOptions, kind: str, name: str, port: int, *flags: str) -> ProcessSpec:
     common = ["--host", HOST, "--port", str(port), "--log-level", options.log_level]
     common += ["--drain-grace-s", str(DRAIN_GRACE_S)]
     if options.otlp_endpoint:
         common += ["--otlp-endpoint", options.otlp_endpoint]
+    for flag, path in zip(MTLS_FLAGS, options.mtls, strict=False):
+        common += [flag, str(path)]
     return ProcessSpec(
         kind=kind,
         name=name,
         argv=(sys.executable, "-m", kind, *common, *flags),
         address=f"{HOST}:{port}",
-        probe="http" if kind == "gateway" else "grpc",
+        probe=_http(options) if kind == "gateway" else "grpc",
         log=options.data / LOG_FOLDER / f"{name}.log",
     )
 
@@ -126,7 +139,9 @@ def build(options: UpOptions) -> list[ProcessSpec]:
         _inference(options, f"inference-{i}", fresh(), router.address)
         for i in range(options.instances)
     ]
-    public = ",".join(f"ws://{HOST}:{port}" for port in gateway_ports)
+    scheme = "wss" if options.tls else "ws"
+    public = ",".join(f"{scheme}://{HOST}:{port}" for port in gateway_ports)
+    tls = [str(part) for pair in zip(TLS_FLAGS, options.tls, strict=False) for part in pair]
     gateways = [
         _service(
             options,
@@ -139,8 +154,11 @@ def build(options: UpOptions) -> list[ProcessSpec]:
                 f"gateway-{i}",
                 "--anonymous-tenant",
                 LOCAL_TENANT,
+                "--receipt-key",
+                str(options.data / RECEIPT_KEY),
             ),
             *("--workers", str(options.workers)),
+            *tls,
             *options.gateway_flags,
         )
         for i, port in enumerate(gateway_ports)

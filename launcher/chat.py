@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 from rich.console import Console
 from rich.prompt import Prompt
@@ -54,10 +55,21 @@ def _talk(client: SeedanceClient, model: str | None, temperature: float) -> None
 
 
 def run_chat(
-    url: str, *, model: str | None, api_key: str | None, temperature: float, question: str | None
+    url: str,
+    *,
+    model: str | None,
+    api_key: str | None,
+    temperature: float,
+    question: str | None,
+    ca_cert: Path | None = None,
 ) -> None:
     """Ask `question` once, or talk until the user ends it; a failure is one line and exit code 2."""
-    client = SeedanceClient(url, api_key=api_key, backoff=Backoff(tries_max=TRIES_MAX))
+    try:
+        client = SeedanceClient(
+            url, api_key=api_key, ca_cert=ca_cert, backoff=Backoff(tries_max=TRIES_MAX)
+        )
+    except OSError as error:
+        exit_with(f"--ca-cert {ca_cert} cannot be used: {error.strerror or 'it is no PEM'}")
     try:
         if question is not None:
             _answer(client, [{"role": "user", "content": question}], model, temperature)

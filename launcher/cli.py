@@ -16,15 +16,23 @@ from rich.table import Table
 
 import seedance
 from launcher.blueprint import INSTANCES_DEFAULT, UpOptions
+from launcher.canary import router_address, run_canary
 from launcher.chat import run_chat
+from launcher.files import files_of, mesh_identity
 from launcher.loadtest.cli import bench
 from launcher.meshfile import read_mesh
 from launcher.models import ModelNotAvailableError, resolve_model
 from launcher.up import run_up
+from mesh.canary import SHARE_MAX
 from mesh.settings import LogLevel, exit_with
+from seedance.v2.router_pb2 import ControlCanaryRequest
 
 __all__ = [
     "app",
+    "canary",
+    "canary_set",
+    "canary_status",
+    "canary_stop",
     "chat",
     "correct",
     "invoice",
@@ -52,8 +60,26 @@ app = typer.Typer(
 model_app = typer.Typer(help="Models on this machine.", no_args_is_help=True)
 app.add_typer(model_app, name="model")
 app.command("bench")(bench)
+canary_app = typer.Typer(help="A new version beside the old one.", no_args_is_help=True)
+app.add_typer(canary_app, name="canary")
 
 DataOption = Annotated[Path, typer.Option("--data", help="Folder for store, ledger and logs.")]
+TlsCertOption = Annotated[
+    Path | None,
+    typer.Option(envvar="SEEDANCE_TLS_CERT", help="Certificate for clients: https:// and wss://."),
+]
+TlsKeyOption = Annotated[Path | None, typer.Option(envvar="SEEDANCE_TLS_KEY", help="Its key.")]
+MtlsCertOption = Annotated[
+    Path | None,
+    typer.Option(envvar="SEEDANCE_MTLS_CERT", help="Certificate between services: mutual TLS."),
+]
+MtlsKeyOption = Annotated[Path | None, typer.Option(envvar="SEEDANCE_MTLS_KEY", help="Its key.")]
+MtlsCaOption = Annotated[
+    Path | None, typer.Option(envvar="SEEDANCE_MTLS_CA", help="The authority that signed it.")
+]
+RouterOption = Annotated[
+    str, typer.Option("--router", help="The router, HOST:PORT. Default: that of the local mesh.")
+]
 LogLevelOption = Annotated[LogLevel, typer.Option("--log-level", help="Lowest level logged.")]
 
 
@@ -117,6 +143,11 @@ def up(
     threads: Annotated[
         int, typer.Option(help="Threads per instance; 0: by the machine.", min=0)
     ] = 0,
+    tls_cert: TlsCertOption = None,
+    tls_key: TlsKeyOption = None,
+    mtls_cert: MtlsCertOption = None,
+    mtls_key: MtlsKeyOption = None,
+    mtls_ca: MtlsCaOption = None,
 ) -> None:
     """Start the whole mesh on this machine: store, router, inference, metering, gateways."""
     options = UpOptions(
@@ -129,6 +160,8 @@ def up(
         otlp_endpoint=otlp_endpoint,
         log_level=log_level,
         threads=threads,
+        tls=files_of("tls", cert=tls_cert, key=tls_key),
+        mtls=files_of("mtls", cert=mtls_cert, key=mtls_key, ca=mtls_ca),
     )
     start_mesh(options, model, restart=not no_restart)
 
@@ -156,10 +189,20 @@ def chat(
     temperature: Annotated[
         float, typer.Option(min=0, max=2, help="0: always the likeliest token.")
     ] = 0.7,
+    ca_cert: Annotated[
+        Path | None, typer.Option(help="Authorities to trust for wss://, a PEM file.")
+    ] = None,
     question: Annotated[str | None, typer.Argument(help="Ask this, print the answer, end.")] = None,
 ) -> None:
     """Talk with the model in the terminal."""
-    run_chat(url, model=model, api_key=api_key, temperature=temperature, question=question)
+    run_chat(
+        url,
+        model=model,
+        api_key=api_key,
+        temperature=temperature,
+        question=question,
+        ca_cert=ca_cert,
+    )
 
 
 @app.command()
@@ -267,6 +310,50 @@ def pull(
         print(resolve_model(name).path)
     except ModelNotAvailableError as error:
         exit_with(str(error))
+
+
+@canary_app.callback()
+def canary(
+    context: typer.Context,
+    mtls_cert: MtlsCertOption = None,
+    mtls_key: MtlsKeyOption = None,
+    mtls_ca: MtlsCaOption = None,
+) -> None:
+    """Show the router the mesh's certificate, where it asks for one."""
+    context.obj = mesh_identity(files_of("mtls", cert=mtls_cert, key=mtls_key, ca=mtls_ca))
+
+
+@canary_app.command("status")
+def canary_status(
+    context: typer.Context, router: RouterOption = "", data: DataOption = DATA_DEFAULT
+) -> None:
+    """Say how the canary stands, and what has been seen of it."""
+    run_canary(router_address(router, data), ControlCanaryRequest(), context.obj)
+
+
+@canary_app.command("set")
+def canary_set(
+    context: typer.Context,
+    percent: Annotated[
+        float, typer.Argument(min=0, max=100, help="Of the keys: 1, then 50, then 100.")
+    ],
+    router: RouterOption = "",
+    data: DataOption = DATA_DEFAULT,
+) -> None:
+    """Give the canary a share of the keys; 0: only requests that ask for it."""
+    request = ControlCanaryRequest(share=round(percent * SHARE_MAX / 100))
+    run_canary(router_address(router, data), request, context.obj)
+
+
+@canary_app.command("stop")
+def canary_stop(
+    context: typer.Context,
+    reason: Annotated[str, typer.Option(help="What the status says.")] = "stopped by hand",
+    router: RouterOption = "",
+    data: DataOption = DATA_DEFAULT,
+) -> None:
+    """Send nobody to the canary any more, not even who asks for it."""
+    run_canary(router_address(router, data), ControlCanaryRequest(stop=reason), context.obj)
 
 
 def _run_service(kind: str, arguments: list[str]) -> NoReturn:

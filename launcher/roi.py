@@ -20,6 +20,9 @@ from metering.roi.page import NAMES, Report, to_html
 
 __all__ = ["run_roi"]
 
+# What-ifs that stand beside the one that was asked for.
+THRESHOLDS = (Fraction(3, 2), Fraction(2), Fraction(3), Fraction(5))
+
 
 def run_roi(
     logs: Sequence[Path],
@@ -41,11 +44,13 @@ def run_roi(
         exit_with(str(error))
     version = _version(book, plan or book.default_plan)
     weighed = _weights(weights)
+    asked = Fraction(str(threshold))
     options = options_of(traffic, version, book.rounding, weighed)
     report = Report(
         traffic,
         options,
-        bursts_of(traffic, Fraction(str(threshold))),
+        [bursts_of(traffic, times) for times in sorted({asked, *THRESHOLDS})],
+        asked,
         weighed,
         book.currency,
         f"{plan or book.default_plan}, version {version.name}",

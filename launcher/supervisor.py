@@ -18,6 +18,7 @@ from launcher.environment import part_of
 from launcher.meshfile import RunningProcess, write_mesh
 from launcher.probes import serves
 from mesh.lifecycle import die_with_parent
+from mesh.rpc.identity import MeshIdentity
 
 __all__ = ["StartFailedError", "Supervisor"]
 
@@ -44,7 +45,8 @@ class StartFailedError(Exception):
 class Supervisor:
     """Runs the specs. `on_change(name, what)` is told of every start and end.
 
-    `environment` is the whole mesh's; each process is given the part that it knows.
+    `environment` is the whole mesh's; each process is given the part that it knows. `identity` is
+    shown to services when they are asked whether they serve.
     """
 
     def __init__(
@@ -55,12 +57,14 @@ class Supervisor:
         environment: Mapping[str, str],
         restart: bool = True,
         on_change: Callable[[str, str], None] = lambda _name, _what: None,
+        identity: MeshIdentity | None = None,
     ) -> None:
         self._specs = list(specs)
         self._data = data
         self._environment = environment
         self._restart = restart
         self._on_change = on_change
+        self._identity = identity
         self._live: dict[str, Process] = {}
         self._served: set[str] = set()
         self._keepers: list[asyncio.Task[None]] = []
@@ -168,7 +172,7 @@ class Supervisor:
         await asyncio.gather(*(self._until_serving(spec) for spec in self._specs))
 
     async def _until_serving(self, spec: ProcessSpec) -> None:
-        while not await serves(spec):  # noqa: ASYNC110 - the answer comes from another process
+        while not await serves(spec, self._identity):  # noqa: ASYNC110 - the answer comes from another process
             await asyncio.sleep(PROBE_PAUSE_S)
         self._served.add(spec.name)
         self._on_change(spec.name, "serving")

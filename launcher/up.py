@@ -14,8 +14,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 
-from launcher.blueprint import ProcessSpec, UpOptions, build
+from gateway.receipts import make_key_file
+from launcher.blueprint import RECEIPT_KEY, ProcessSpec, UpOptions, build
 from launcher.environment import mesh_environment, unknown_to_all
+from launcher.files import mesh_identity
 from launcher.ports import is_free
 from launcher.supervisor import StartFailedError, Supervisor
 from mesh.settings import exit_with
@@ -88,6 +90,7 @@ async def _run(specs: list[ProcessSpec], options: UpOptions, *, restart: bool) -
             specs,
             options.data,
             environment=mesh_environment(os.environ),
+            identity=mesh_identity(options.mtls),
             restart=restart,
             on_change=board.tell,
         )
@@ -98,7 +101,7 @@ async def _run(specs: list[ProcessSpec], options: UpOptions, *, restart: bool) -
         if starting.done():
             starting.result()
             first = next(spec for spec in specs if spec.kind == "gateway")
-            print(f"ready http://{first.address}", flush=True)
+            print(f"ready {first.probe}://{first.address}", flush=True)
             failing = asyncio.create_task(supervisor.wait())
             await asyncio.wait({failing, stop}, return_when=asyncio.FIRST_COMPLETED)
             if failing.done():
@@ -132,6 +135,7 @@ def run_up(options: UpOptions, *, restart: bool = True) -> None:
     if not is_free(options.port):
         exit_with(f"port {options.port} is in use; choose another with --port")
     with _sole_owner(options.data):
+        make_key_file(options.data / RECEIPT_KEY)
         try:
             specs = build(options)
         except OSError as error:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Literal, NoReturn, TypeVar
+from typing import Literal, NoReturn, Self, TypeVar
 
-from pydantic import Field, SecretStr, ValidationError
+from pydantic import Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 __all__ = [
@@ -56,6 +56,18 @@ class ServiceSettings(BaseSettings):
     mesh_secret: SecretStr = Field(
         SecretStr(""), description="Shown by mesh members to instances; empty: nobody is believed."
     )
+    mtls_cert: str = Field(
+        "",
+        description="This service's certificate towards the others, a PEM file; empty: no TLS between services.",
+    )
+    mtls_key: str = Field("", description="The key of `mtls_cert`, a PEM file.")
+    mtls_ca: str = Field(
+        "", description="The authority that signs every service's certificate, a PEM file."
+    )
+    mtls_name: str = Field(
+        "",
+        description="Name that every service's certificate is made out to; empty: the host that is dialled.",
+    )
     drain_grace_s: float = Field(
         20.0, ge=0, le=600, description="Longest time between SIGTERM and the end, in seconds."
     )
@@ -65,6 +77,13 @@ class ServiceSettings(BaseSettings):
     announce: bool = Field(
         False, description="Print one line `ready HOST:PORT` on stdout once requests are taken."
     )
+
+    @model_validator(mode="after")
+    def _mtls_is_whole(self) -> Self:
+        given = [bool(path) for path in (self.mtls_cert, self.mtls_key, self.mtls_ca)]
+        if any(given) and not all(given):
+            raise ValueError("mtls_cert, mtls_key and mtls_ca go together")
+        return self
 
 
 def _subclasses(cls: type[ServiceSettings]) -> list[type[ServiceSettings]]:

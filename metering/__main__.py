@@ -15,6 +15,7 @@ from mesh.clock import SystemClock
 from mesh.document import DocumentError
 from mesh.flags import settings_from_flags
 from mesh.lifecycle import die_with_parent, run_service
+from mesh.rpc.identity import identity_of
 from mesh.rpc.server import RpcServer
 from mesh.settings import exit_with
 from mesh.telemetry.logs import setup_logs
@@ -79,7 +80,8 @@ async def serve(settings: MeteringSettings, stop: asyncio.Event) -> None:
     )
     with contextlib.suppress(LedgerUnavailableError):  # they wait for the next start
         await ledger.take_up_refused()
-    rpc = RpcServer([metering_pb2.DESCRIPTOR.services_by_name["Metering"].full_name])
+    name = metering_pb2.DESCRIPTOR.services_by_name["Metering"].full_name
+    rpc = RpcServer([name], identity_of(settings))
     metering_pb2_grpc.add_MeteringServicer_to_server(  # type: ignore[no-untyped-call]
         MeteringService(ledger, desk, settings.mesh_secret.get_secret_value()), rpc.server
     )

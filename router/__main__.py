@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from mesh.clock import SystemClock
 from mesh.flags import settings_from_flags
 from mesh.lifecycle import die_with_parent, run_service
+from mesh.rpc.identity import identity_of
 from mesh.rpc.server import RpcServer
 from mesh.telemetry.logs import setup_logs
 from mesh.telemetry.tracing import Tracing
@@ -29,7 +30,8 @@ async def serve(settings: RouterSettings, stop: asyncio.Event) -> None:
         ratio=settings.trace_ratio,
     )
     service = RouterService(settings, SystemClock(), tracing)
-    rpc = RpcServer([router_pb2.DESCRIPTOR.services_by_name["Router"].full_name])
+    name = router_pb2.DESCRIPTOR.services_by_name["Router"].full_name
+    rpc = RpcServer([name], identity_of(settings))
     router_pb2_grpc.add_RouterServicer_to_server(  # type: ignore[no-untyped-call]
         service, rpc.server
     )

@@ -1,12 +1,17 @@
-"""Who is a member: instances with live leases. Pure: every method is told the time."""
+"""Who is a member: instances with their leases. Pure: every method is told the time."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mesh.membership import Instance
 
 __all__ = ["Member", "Registry", "RegistryFullError", "Snapshot"]
+
+# An instance whose lease has ended without a word is kept so many leases more, as one of unknown
+# load. If it has died, whoever holds a connection to it knows; if only its way to the router is cut,
+# it must not be lost to those who can reach it (CASES 78).
+LAPSED_LEASES = 100
 
 
 class RegistryFullError(Exception):
@@ -46,14 +51,17 @@ class Registry:
     def register(self, instance: Instance, now: float) -> bool:
         """Take or renew a lease; whether the snapshot changed.
 
-        A process that is draining does not push out the one that replaced it under its id.
-        Raises `RegistryFullError` for one instance too many.
+        A process that is draining does not push out the one that replaced it under its id. Whoever
+        comes to the address of one that has lapsed has replaced it. Raises `RegistryFullError` for
+        one instance too many.
         """
         known = self._members.get(instance.id)
-        if known is None and len(self._members) >= self._instances_max:
-            raise RegistryFullError
         if known is not None and instance.draining and _replaced(known, instance.start_id):
             return False
+        if known is None or known.instance.address != instance.address:
+            self._forget_lapsed_at(instance.address)
+        if instance.id not in self._members and len(self._members) >= self._instances_max:
+            raise RegistryFullError
         self._members[instance.id] = Member(instance, now)
         return self._changed(known is None or known.instance != instance)
 
@@ -66,15 +74,23 @@ class Registry:
         return self._changed(True)
 
     def expire(self, now: float) -> bool:
-        """Take out those whose lease ended; whether there were any."""
-        gone = [
-            instance_id
+        """Mark those whose lease has ended, drop those long lapsed; whether there were any."""
+        before = self._members
+        self._members = {}
+        for instance_id, member in before.items():
+            leases = (now - member.reported_at) / self._lease_s
+            if leases > LAPSED_LEASES:
+                continue
+            lapses = leases >= 1 and not member.instance.lapsed
+            self._members[instance_id] = _lapsed(member) if lapses else member
+        return self._changed(before != self._members)
+
+    def _forget_lapsed_at(self, address: str) -> None:
+        self._members = {
+            instance_id: member
             for instance_id, member in self._members.items()
-            if now - member.reported_at >= self._lease_s
-        ]
-        for instance_id in gone:
-            del self._members[instance_id]
-        return self._changed(bool(gone))
+            if not (member.instance.lapsed and member.instance.address == address)
+        }
 
     def snapshot(self) -> Snapshot:
         """Everybody, in the order of their ids."""
@@ -83,6 +99,10 @@ class Registry:
     def _changed(self, changed: bool) -> bool:
         self.revision += changed
         return changed
+
+
+def _lapsed(member: Member) -> Member:
+    return Member(replace(member.instance, load=None, lapsed=True), member.reported_at)
 
 
 def _replaced(known: Member, start_id: str) -> bool:

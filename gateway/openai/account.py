@@ -27,7 +27,7 @@ _CANCELLED = "cancelled"
 class Caller:
     """On whose behalf: the tenant that pays, what the router's rule goes by, and the trace.
 
-    `operation` is the semantic conventions' word: `chat` or `text_completion`.
+    `key` is the API key's name, for budgets. `operation` is the semantic conventions' word: `chat` or `text_completion`.
     """
 
     tenant: str
@@ -35,6 +35,7 @@ class Caller:
     operation: str
     canary: bool = False
     traceparent: str | None = None
+    key: str = ""
 
 
 class Account:

@@ -148,12 +148,16 @@ def _json(body: Any, headers: Mapping[str, str]) -> Response:
 def _generate(deps: GatewayDeps, face: _Face) -> Answer:
     async def answer(request: Request, principal: Principal, headers: dict[str, str]) -> Response:
         asked = face.read(await _body(request), request.headers)
+        affinity = deps.affinity.of(request, principal, asked.user)
+        if affinity.set_cookie:
+            headers["set-cookie"] = affinity.set_cookie
         caller = Caller(
             tenant=principal.tenant,
-            affinity=_affinity(request, principal, asked),
+            affinity=affinity.user,
             operation=face.operation,
             canary=request.headers.get(CANARY_HEADER, "").lower() == "true",
             traceparent=request.headers.get(TRACEPARENT_HEADER),
+            key=principal.key,
         )
         credit = CREDIT_TOKENS if asked.stream else None
         choices = Choices(deps, asked.request, caller, asked.choices, credit=credit)
@@ -166,15 +170,6 @@ def _generate(deps: GatewayDeps, face: _Face) -> Answer:
         return GenerationResponse(choices, asked, shape, headers)
 
     return answer
-
-
-def _affinity(request: Request, principal: Principal, asked: Asked) -> str:
-    """Whom the router's rule keeps on one instance, where the prefix cache is warm."""
-    user = principal.user or asked.user
-    if user:
-        return f"{principal.tenant}/{user}"
-    address = request.client.host if request.client else ""
-    return f"{principal.tenant}|{address}|{request.headers.get('user-agent', '')}"
 
 
 # ---------------------------------------------------------------- questions

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 from gateway.deps import GatewayDeps
 from gateway.openai.account import Account, Caller
+from gateway.openai.paid import paid_stream
 from gateway.upstream.base import (
     NoInstanceError,
     Open,
@@ -24,6 +25,7 @@ from gateway.upstream.base import (
     UpstreamTokens,
     Where,
 )
+from mesh.prefixes import prefix_marks
 from mesh.telemetry.names import Span
 from seedance.protocol.errors import ErrorCode, SeedanceError
 from seedance.protocol.frames import Timing, Usage
@@ -90,6 +92,7 @@ class Generation:
         self._outcome: End | SeedanceError | _Lost | None = None
         self._wake = asyncio.Event()
         self._cancelling = False
+        self._paid = paid_stream(deps, caller, account.generation(request.sampling.choice))
 
     # ------------------------------------------------------------ the reader
 
@@ -130,6 +133,9 @@ class Generation:
                     async with asyncio.timeout(CANCEL_WAIT_S):
                         await self._settled()
         finally:
+            if self._paid is not None:
+                bears_prompt = not self._request.sampling.choice
+                self._paid.settle(self._text.framed_tokens, bears_prompt=bears_prompt)
             self._account.close(self._text.framed_tokens, _reason(self._outcome))
 
     def _take(self) -> Piece | None:
@@ -179,6 +185,7 @@ class Generation:
             model=self._request.model,
             exclude=exclude,
             canary=self._caller.canary,
+            prefix=prefix_marks(self._caller.tenant, self._request),
         )
         try:
             instance = self._deps.upstream.choose(where)
@@ -206,7 +213,8 @@ class Generation:
             traceparent=self._account.traceparent,
             credit=credit,
         )
-        self._handle = self._deps.upstream.open(instance, spec, self)
+        way = self._deps.upstream if self._paid is None else self._paid
+        self._handle = way.open(instance, spec, self)
 
     async def _reopen(self, lost: _Lost) -> None:
         """Continue on another instance, or on the lost one once it is back.

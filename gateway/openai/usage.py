@@ -11,6 +11,7 @@ import grpc.aio
 
 from gateway.config import GatewaySettings
 from mesh.rpc.channel import MESH_SECRET_KEY, open_channel
+from mesh.rpc.identity import identity_of
 from seedance.protocol.errors import ErrorCode, SeedanceError, code_of_grpc_status
 from seedance.v2 import metering_pb2 as pb
 from seedance.v2 import metering_pb2_grpc
@@ -52,7 +53,7 @@ async def asking(
         "metadata": ((MESH_SECRET_KEY, secret),) if secret else None,
     }
     # Asked now and then by people: a channel per question costs less than one kept for nothing.
-    async with open_channel(settings.metering) as channel:
+    async with open_channel(settings.metering, identity_of(settings)) as channel:
         try:
             yield metering_pb2_grpc.MeteringStub(channel), options  # type: ignore[no-untyped-call]
         except grpc.aio.AioRpcError as error:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     _Write = tuple[SessionOwner, SessionWrite]
 
-__all__ = ["MARK_CHECK_S", "OWNER_TOLD_S", "Checkpointer", "StoreState"]
+__all__ = ["MARK_CHECK_S", "OWNER_TOLD_S", "WRITES_FAILED_MAX", "Checkpointer", "StoreState"]
 
 log = logging.getLogger("gateway")
 
@@ -47,6 +47,8 @@ MARK_CHECK_S = 1.0
 OWNER_TOLD_S = 10.0
 RENEW_S = min(OWNER_RENEW_S / 2, OWNER_TOLD_S - 2 * MARK_CHECK_S)
 RENEWALS_AT_ONCE_MAX = 256
+# How often in a row a write that the store cannot carry out is tried again, whole.
+WRITES_FAILED_MAX = 5
 NS_PER_MS = 1_000_000
 
 
@@ -183,12 +185,19 @@ class Checkpointer:
         if write.session in result.fenced:
             self._refused(owner, write)
         elif write.session in result.failed:
-            log.error("session %s cannot be written", write.session)
-            owner.not_writable()
+            self._not_writable(owner)
         elif write.session in result.missing:
             owner.not_stored(write)
         else:
             owner.stored(write)
+
+    def _not_writable(self, owner: SessionOwner) -> None:
+        owner.journal.failed()
+        if owner.journal.failures > WRITES_FAILED_MAX:
+            log.error("session %s cannot be written", owner.identity.session)
+            owner.failed()
+        else:
+            self.mark(owner)
 
     def _let_go(self, owner: SessionOwner, fault: Exception) -> None:
         """After a fault of one session: the gateway's others are written and go on."""

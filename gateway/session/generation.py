@@ -19,6 +19,7 @@ from gateway.session.journal import Opening
 from gateway.session.usage import StreamFinished
 from gateway.tenants.desk import Permit
 from gateway.upstream.base import Attach, NoInstanceError, Open, StreamHandle, Where
+from mesh.prefixes import prefix_marks
 from mesh.telemetry.names import Attribute, Span
 from mesh.telemetry.tracing import SpanHandle
 from seedance.protocol.effects import Finished
@@ -35,10 +36,11 @@ from seedance.protocol.events import (
 )
 from seedance.protocol.frames import Timing, Usage
 from seedance.protocol.pressure import PressureLevel
-from seedance.protocol.request import within_quota
+from seedance.protocol.request import GenerateRequest, within_quota
 from seedance.protocol.stream import StreamMachine, StreamState
 
 if TYPE_CHECKING:
+    from gateway.session.identity import SessionIdentity
     from gateway.session.owner import SessionOwner
 
 __all__ = ["RECOVERIES_MAX", "Generation"]
@@ -155,18 +157,9 @@ class Generation:
         )
         self._deps.metrics.requests.labels("websocket", finished.reason).inc()
         if opening.model:  # what no instance took costs nothing
-            self._owner.bill(event.event(reused=opening.reused))
-        self._span.set(
-            {
-                Attribute.RESPONSE_MODEL: opening.model,
-                Attribute.INSTANCE: opening.instance,
-                Attribute.FINISH_REASONS: (finished.reason,),
-                Attribute.INPUT_TOKENS: prompt,
-                Attribute.OUTPUT_TOKENS: usage.completion_tokens,
-            }
-        )
-        failed = finished.reason in {code.value for code in ErrorCode}
-        self._span.end(error=finished.reason if failed else None)
+            self._owner.journal.bill(event.event(reused=opening.reused))
+        self._owner.journal.touch(self._stream.id, opening=True)
+        _end_span(self._span, opening, finished, prompt)
 
     def release(self) -> None:
         """Its end is in the store: the instance may forget it."""
@@ -263,8 +256,7 @@ class Generation:
         self._open_at(instance)
 
     def _choose(self) -> str:
-        identity, request = self._owner.identity, self.opening.wants.request
-        where = Where(identity.user, request.model, identity.instance_class, exclude=self._failed)
+        where = _where(self._owner.identity, self.opening.wants.request, self._failed)
         span = self._deps.tracing.start(Span.ROUTE, self._span.traceparent, hop="router")
         try:
             instance = self._deps.upstream.choose(where)
@@ -325,6 +317,16 @@ class Generation:
             self._retry = None
 
 
+def _where(identity: SessionIdentity, request: GenerateRequest, failed: frozenset[str]) -> Where:
+    return Where(
+        identity.user,
+        request.model,
+        identity.instance_class,
+        exclude=failed,
+        prefix=prefix_marks(identity.tenant, request),
+    )
+
+
 def _begin_span(owner: SessionOwner, stream: StreamMachine, opening: Opening) -> SpanHandle:
     identity, request = owner.identity, opening.wants.request
     attributes: dict[Attribute, str | int | float] = {
@@ -342,6 +344,20 @@ def _begin_span(owner: SessionOwner, stream: StreamMachine, opening: Opening) ->
     return owner.deps.tracing.start(
         Span.GENERATE, opening.traceparent, kind="server", attributes=attributes
     )
+
+
+def _end_span(span: SpanHandle, opening: Opening, finished: Finished, prompt: int) -> None:
+    span.set(
+        {
+            Attribute.RESPONSE_MODEL: opening.model,
+            Attribute.INSTANCE: opening.instance,
+            Attribute.FINISH_REASONS: (finished.reason,),
+            Attribute.INPUT_TOKENS: prompt,
+            Attribute.OUTPUT_TOKENS: finished.usage.completion_tokens,
+        }
+    )
+    failed = finished.reason in {code.value for code in ErrorCode}
+    span.end(error=finished.reason if failed else None)
 
 
 class _Ear:

@@ -21,7 +21,10 @@ def hash_of(token: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SessionIdentity:
-    """A session's constant part. `user` is what routing goes by; `windowed` how it began."""
+    """A session's constant part. `user` is what routing goes by; `windowed` how it began.
+
+    `key`: which of the tenant's keys was shown, for budgets; empty: none, or one without a name.
+    """
 
     session: str
     token_hash: str
@@ -30,6 +33,7 @@ class SessionIdentity:
     mode: str
     instance_class: str
     windowed: bool
+    key: str = ""
 
     def created(self) -> bytes:
         """Its JSON for the store."""
@@ -38,13 +42,20 @@ class SessionIdentity:
 
 
 def new_identity(
-    tenant: str, user: str, mode: str, instance_class: str, *, windowed: bool, now_ms: int
+    tenant: str,
+    user: str,
+    mode: str,
+    instance_class: str,
+    *,
+    windowed: bool,
+    now_ms: int,
+    key: str = "",
 ) -> tuple[SessionIdentity, str]:
     """A new session, and its resume token, which only the client keeps. `now_ms` is the store's clock."""
     token = secrets.token_urlsafe(_TOKEN_BYTES)
     session = new_session_id(now_ms)
     identity = SessionIdentity(
-        session, hash_of(token), tenant, user, mode, instance_class, windowed
+        session, hash_of(token), tenant, user, mode, instance_class, windowed, key
     )
     return identity, token
 
@@ -54,5 +65,5 @@ def read_identity(session: str, created: bytes) -> SessionIdentity:
     fields = json.loads(created)
     return SessionIdentity(
         session,
-        **{name: fields[name] for name in SessionIdentity.__slots__ if name != "session"},
+        **{name: fields[name] for name in SessionIdentity.__slots__ if name in fields},
     )

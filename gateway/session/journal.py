@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from gateway.session.identity import SessionIdentity
+from gateway.session.usage import UsageOutbox
 from gateway.store.base import ENDS_KEPT_MAX, LogEntry, SessionWrite, StreamWrite, UsageEvent
 from seedance.protocol.errors import ErrorCode, SeedanceError
 from seedance.protocol.events import UpstreamDone, UpstreamFailed
@@ -123,7 +124,8 @@ def _read_end(fields: dict[str, Any] | None) -> UpstreamDone | UpstreamFailed | 
 class Journal:
     """One session's news for the store. `openings` finds the opening of a live stream.
 
-    `pressing`: there is more than text of running streams and what was acknowledged of it.
+    `pressing`: there is more than text of running streams and what was acknowledged of it. `failures`:
+    writes in a row that the store could not carry out.
     """
 
     def __init__(
@@ -131,10 +133,13 @@ class Journal:
         identity: SessionIdentity,
         machine: SessionMachine,
         openings: Callable[[str], Opening | None],
+        usage: UsageOutbox,
     ) -> None:
         self._identity = identity
         self._machine = machine
         self._openings = openings
+        self._usage = usage
+        self.failures = 0
         self._touched: dict[str, None] = {}
         self._opened: set[str] = set()
         self._tokens_written: dict[str, int] = {}
@@ -152,18 +157,23 @@ class Journal:
             self._opened.add(stream)
             self.pressing = True
 
-    def bill(self, event: UsageEvent) -> UsageEvent | None:
-        """What a stream costs, to be written with its end; returns one that has no room any more."""
+    def bill(self, event: UsageEvent) -> None:
+        """What a stream costs, to be written with its end; what has no room any more goes without."""
         self._bills[event.id] = event
         self.pressing = True
-        if len(self._bills) <= BILLS_KEPT_MAX:
-            return None
-        return self._bills.pop(next(iter(self._bills)))
+        if len(self._bills) > BILLS_KEPT_MAX:
+            self._usage.add(self._bills.pop(next(iter(self._bills))))
 
     def stored(self, write: SessionWrite) -> None:
         """A write is in the store."""
+        self.failures = 0
         for bill in write.bills:
             self._bills.pop(bill.id, None)
+
+    def failed(self) -> None:
+        """The store could not carry out a write, and may have begun to: the next one is whole."""
+        self.failures += 1
+        self.rewrite()
 
     @property
     def bills_waiting(self) -> int:
@@ -259,4 +269,5 @@ class Journal:
             token_ids=tuple(text.token_ids[written : text.whole_tokens]),
             framed_bytes=text.framed_bytes,
             framed_tokens=text.framed_tokens,
+            text_state=text.digest.state() if text.digest else b"",
         )

@@ -9,7 +9,8 @@ from gateway.session.checkpoint import Checkpointer, StoreState
 from gateway.session.generation import Generation
 from gateway.session.identity import SessionIdentity
 from gateway.session.journal import Journal, Opening
-from gateway.store.base import SessionWrite, UsageEvent
+from gateway.session.paid import generation_of
+from gateway.store.base import SessionWrite
 from gateway.tenants.desk import Permit
 from seedance.protocol.delivery import LinkState
 from seedance.protocol.effects import (
@@ -43,10 +44,7 @@ if TYPE_CHECKING:
 
 PUMP = Pump()
 
-__all__ = ["WRITES_FAILED_MAX", "Carrier", "OwnerState", "SessionOwner"]
-
-# How often in a row a write that the store cannot carry out is tried again, whole.
-WRITES_FAILED_MAX = 5
+__all__ = ["Carrier", "OwnerState", "SessionOwner"]
 
 
 class Carrier(Protocol):
@@ -101,13 +99,12 @@ class SessionOwner:
         self.state = OwnerState.OWNING
         self.carrier: Carrier | None = None
         self.armed_at = float("inf")
-        self.journal = Journal(identity, machine, self._opening)
+        self.journal = Journal(identity, machine, self._opening, self.deps.usage)
         self._registry = registry
         self._checkpointer: Checkpointer = registry.checkpointer
         self.place = self._checkpointer.turns.place()
         self._generations: dict[str, Generation] = {}
         self.pumping = False
-        self._writes_failed = 0
         # Of the request that the machine is being asked for.
         self._permit: Permit | None = None
 
@@ -156,7 +153,7 @@ class SessionOwner:
         if self.state is OwnerState.GONE:
             return
         machine = self.machine
-        quiet = machine.delivery.log and machine.delivery.pressure.calm
+        quiet = machine.delivery.log.entries and machine.delivery.pressure.calm
         carrier, touch = self.carrier, self.journal.touch
         for effect in machine.step(PUMP, now):
             if type(effect) is Send and type(effect.frame) is Token and carrier is not None:
@@ -220,27 +217,13 @@ class SessionOwner:
                 Grant(stream) | RecoverUpstream(stream) | CancelUpstream(stream) | Finished(stream)
             ):
                 if stream in self._generations:
-                    self._tell(self._generations[stream], effect)
+                    _tell(self._generations[stream], effect)
             case CloseLink(code, reason):
                 self._close(code, reason)
             case Fenced():
                 self.fenced()
             case SessionOver():
                 self._over()
-
-    def _tell(
-        self, generation: Generation, effect: Grant | RecoverUpstream | CancelUpstream | Finished
-    ) -> None:
-        match effect:
-            case Grant(_, tokens):
-                generation.grant(tokens)
-            case RecoverUpstream(_, credit):
-                generation.recover(credit)
-            case CancelUpstream():
-                generation.cancel()
-            case Finished(stream):
-                generation.finish(effect)
-                self.journal.touch(stream, opening=True)
 
     def _over(self) -> None:
         self._registry.forget(self)
@@ -262,7 +245,7 @@ class SessionOwner:
         )
         permit, self._permit = self._permit, None
         permit = permit or self.deps.tenants.adopt(self.identity.tenant)
-        generation = Generation(self, machine, opening, permit)
+        generation = generation_of(self, machine, opening, permit)
         self._generations[stream] = generation
         self.journal.touch(stream, opening=True)
         # With the store away nothing waits for it (§4.4).
@@ -273,7 +256,7 @@ class SessionOwner:
         """A stream of a former owner, out of the store."""
         machine = self.machine.streams.live[stream]
         permit = self.deps.tenants.adopt(self.identity.tenant)
-        self._generations[stream] = Generation(self, machine, opening, permit)
+        self._generations[stream] = generation_of(self, machine, opening, permit)
 
     def _opening(self, stream: str) -> Opening | None:
         generation = self._generations.get(stream)
@@ -287,12 +270,6 @@ class SessionOwner:
 
     # ------------------------------------------------------------ the store
 
-    def bill(self, event: UsageEvent) -> None:
-        """What a stream costs goes to the store with its end."""
-        without_room = self.journal.bill(event)
-        if without_room is not None:
-            self.deps.usage.add(without_room)
-
     def take_write(self) -> SessionWrite | None:
         """What the store has to be told."""
         if self.machine.state is SessionState.PROVISIONAL or self.state is OwnerState.GONE:
@@ -301,7 +278,6 @@ class SessionOwner:
 
     def stored(self, write: SessionWrite) -> None:
         """A write is in the store."""
-        self._writes_failed = 0
         self.journal.stored(write)
         for stream in write.streams:
             if stream.ended is not None and stream.id in self._generations:
@@ -317,29 +293,17 @@ class SessionOwner:
         if opened:
             self.step(Stored(last, self.deps.clock.wall_ms(), opened))
         else:
-            self._note_stored(last)
-
-    def _note_stored(self, seq: int) -> None:
-        clock = self.deps.clock
-        effects, tick_at = self.machine.stored(seq, clock.wall_ms(), clock.monotonic())
-        for effect in effects:
-            self._do(effect)
-        if tick_at is not None and self.state is OwnerState.OWNING:
-            self._registry.timers.arm(self, tick_at)
+            clock = self.deps.clock
+            effects, tick_at = self.machine.stored(last, clock.wall_ms(), clock.monotonic())
+            for effect in effects:
+                self._do(effect)
+            if tick_at is not None and self.state is OwnerState.OWNING:
+                self._registry.timers.arm(self, tick_at)
 
     def not_stored(self, write: SessionWrite) -> None:
         """The store is away: nobody waits for it, and everything is written when it is back (§4.4)."""
         self.journal.rewrite()
         self.step(Stored(0, self.deps.clock.wall_ms(), _opened(write)))
-
-    def not_writable(self) -> None:
-        """The store cannot carry out this session's write: it is written whole, a few times at most."""
-        self._writes_failed += 1
-        if self._writes_failed > WRITES_FAILED_MAX:
-            self.failed()
-            return
-        self.journal.rewrite()
-        self._checkpointer.mark(self)
 
     def store_level(self, *, committed: bool) -> None:
         """The store came or went."""
@@ -367,6 +331,20 @@ class SessionOwner:
         for generation in self._generations.values():
             generation.abandon()
         self._generations.clear()
+
+
+def _tell(
+    generation: Generation, effect: Grant | RecoverUpstream | CancelUpstream | Finished
+) -> None:
+    match effect:
+        case Grant(_, tokens):
+            generation.grant(tokens)
+        case RecoverUpstream(_, credit):
+            generation.recover(credit)
+        case CancelUpstream():
+            generation.cancel()
+        case Finished():
+            generation.finish(effect)
 
 
 def _opened(write: SessionWrite) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from gateway.store.base import StoredSession, StoredStream
 from seedance.protocol.frames import SEQUENCED, Accepted
 from seedance.protocol.json_codec import decode_server
 from seedance.protocol.log import Entry, FrameLog
+from seedance.protocol.receipt import TextDigest
 from seedance.protocol.session import SessionMachine, SessionRules
 from seedance.protocol.stream import StreamMachine
 from seedance.protocol.text import TextBuffer
@@ -45,7 +46,8 @@ def _log(stored: StoredSession, now: float) -> FrameLog:
 
 def _stream(stored: StoredStream, opening: Opening, *, told_accepted: bool) -> StreamMachine:
     stream = StreamMachine(opening.wants, opening.fingerprint)
-    text = TextBuffer(stored.token_ids, stored.framed_bytes, stored.framed_tokens)
+    digest = TextDigest(stored.text_state) if stored.text_state else None
+    text = TextBuffer(stored.token_ids, stored.framed_bytes, stored.framed_tokens, digest)
     # A client drops a second `accepted` silently (§4.5): tell it unless it surely was told.
     told_accepted = told_accepted or stored.framed_bytes > 0
     stream.restore(text, told_accepted=told_accepted, end=opening.end)

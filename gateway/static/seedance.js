@@ -619,6 +619,11 @@ export class ChatStream {
     return this.end?.usage ?? null;
   }
 
+  /** The signed receipt, once it ended well and if one was asked for; `receipt.js` checks it. */
+  get receipt() {
+    return this.end?.receipt ?? null;
+  }
+
   /** Where the time went in milliseconds, once it ended well. */
   get timing() {
     return this.end?.timing ?? null;

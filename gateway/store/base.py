@@ -72,7 +72,8 @@ class StreamWrite:
     `opened` is the stream's constant part (request, seed, options) as JSON, given once; `instance`
     when it changed; `token_ids` are appended; `framed` holds the counters of what was put into
     frames so far (bytes and tokens), as they are now; `ended` is the JSON of its end, and lets the
-    store drop everything else of the stream.
+    store drop everything else of the stream. `text_state`: the hash of the framed text so far, of a
+    stream that wants a receipt.
     """
 
     id: str
@@ -82,6 +83,7 @@ class StreamWrite:
     framed_bytes: int = 0
     framed_tokens: int = 0
     ended: bytes | None = None
+    text_state: bytes = b""
 
 
 @dataclass(slots=True)
@@ -133,6 +135,7 @@ class StoredStream:
     framed_bytes: int
     framed_tokens: int
     ended: bytes | None = None
+    text_state: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,7 +82,8 @@ def _stream_arguments(stream: StreamWrite) -> tuple[Argument, ...]:
     name = _raw(stream.id)
     if stream.ended is not None:
         return (name, "e", stream.ended)
-    framed = f"{stream.framed_bytes} {stream.framed_tokens}"
+    # The counters stand in one field of the hash, and the text's hash beside them.
+    framed = f"{stream.framed_bytes} {stream.framed_tokens} {stream.text_state.hex()}".rstrip()
     ids = pack_ids(stream.token_ids)
     if stream.opened is None and stream.instance is None:
         return (name, "r " + framed, ids)
@@ -115,7 +116,7 @@ def read_claimed(
             streams[ended_id] = StoredStream(ended_id, b"", "", (), 0, 0, value)
     for raw_id, packed in _pairs(tokens):
         stream_id = raw_id.decode(errors="surrogatepass")
-        framed_bytes, framed_tokens = known[b"f:" + raw_id].split()
+        framed_bytes, framed_tokens, *state = known[b"f:" + raw_id].split()
         streams[stream_id] = StoredStream(
             id=stream_id,
             opened=known[b"o:" + raw_id],
@@ -123,6 +124,7 @@ def read_claimed(
             token_ids=unpack_ids(packed),
             framed_bytes=int(framed_bytes),
             framed_tokens=int(framed_tokens),
+            text_state=bytes.fromhex(state[0].decode()) if state else b"",
         )
     return StoredSession(
         session=session,

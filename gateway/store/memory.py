@@ -56,6 +56,7 @@ class _Session:
                 token_ids=known.token_ids + write.token_ids,
                 framed_bytes=write.framed_bytes,
                 framed_tokens=write.framed_tokens,
+                text_state=write.text_state,
             )
             return
         self.live.pop(write.id, None)

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from gateway.budgets.model import Budget
+
 __all__ = ["NO_TENANTS", "ApiKey", "Limits", "PriorityClass", "Rate", "Tenant", "TenantBook"]
 
 
@@ -65,6 +67,7 @@ class Tenant:
     """One tenant. `models` and `origins` empty: all that the mesh serves, all that it lets in.
 
     `origins` are as `gateway.auth` spells them; a tenant that has some comes from nowhere else.
+    `budgets` are its own and those of its keys.
     """
 
     name: str
@@ -73,6 +76,7 @@ class Tenant:
     priority: PriorityClass = PriorityClass.STANDARD
     weight: float = 1.0
     limits: Limits = field(default_factory=Limits)
+    budgets: tuple[Budget, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

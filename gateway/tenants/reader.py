@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import yaml
 
+from gateway.budgets.model import Budget, read_amounts
 from gateway.tenants.model import ApiKey, Limits, PriorityClass, Rate, Tenant, TenantBook
 from gateway.tenants.origins import allowed_origins
 from mesh.document import Document, DocumentError
@@ -48,10 +49,11 @@ def _read_tenant(doc: Document, name: str, node: yaml.Node, keys: dict[bytes, Ap
     if not TENANT_NAME.fullmatch(name):
         wrong = f"`{name}` is no tenant's name"
         doc.refuse(node, wrong, "write up to 64 letters, digits, `.`, `_` and `-`")
-    known = ("keys", "models", "origins", "class", "weight", "limits")
+    known = ("keys", "models", "origins", "class", "weight", "limits", "budgets")
     fields = doc.fields(node, (), known)
+    budgets = _read_budgets(doc, fields, name, "")
     for item in doc.items(fields["keys"]) if "keys" in fields else ():
-        _read_key(doc, name, item, keys)
+        budgets += _read_key(doc, name, item, keys)
     weight = 1.0
     if "weight" in fields:
         weight = _read_number(doc, fields["weight"], "weight", _WEIGHT_MIN, _WEIGHT_MAX)
@@ -62,11 +64,15 @@ def _read_tenant(doc: Document, name: str, node: yaml.Node, keys: dict[bytes, Ap
         priority=_read_class(doc, fields),
         weight=weight,
         limits=_read_limits(doc, fields["limits"]) if "limits" in fields else Limits(),
+        budgets=tuple(budgets),
     )
 
 
-def _read_key(doc: Document, tenant: str, node: yaml.Node, keys: dict[bytes, ApiKey]) -> None:
-    fields = doc.fields(node, ("sha256",), ("name",))
+def _read_key(
+    doc: Document, tenant: str, node: yaml.Node, keys: dict[bytes, ApiKey]
+) -> list[Budget]:
+    """Take a key into `keys`; its budgets."""
+    fields = doc.fields(node, ("sha256",), ("name", "budgets"))
     digest = doc.string(fields["sha256"])
     if not _SHA256_HEX.fullmatch(digest):
         remedy = "`seedance key` makes a key and prints its hash"
@@ -78,6 +84,20 @@ def _read_key(doc: Document, tenant: str, node: yaml.Node, keys: dict[bytes, Api
         wrong = f"this key is one of `{keys[key.digest].tenant}` already"
         doc.refuse(fields["sha256"], wrong, "a key has one owner")
     keys[key.digest] = key
+    return _read_budgets(doc, fields, tenant, key.label)
+
+
+def _read_budgets(
+    doc: Document, fields: Mapping[str, yaml.Node], tenant: str, key: str
+) -> list[Budget]:
+    found: list[Budget] = []
+    for item in doc.items(fields["budgets"]) if "budgets" in fields else ():
+        try:
+            found += read_amounts(tenant, key, [doc.string(item)])
+        except ValueError:
+            remedy = "write AMOUNT tokens|money/month|day|ever [soft AMOUNT]"
+            doc.refuse(item, "`budgets`: this is no budget", remedy)
+    return found
 
 
 def _read_texts(doc: Document, fields: Mapping[str, yaml.Node], name: str) -> list[str]:

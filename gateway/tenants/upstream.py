@@ -161,8 +161,9 @@ class TenantStream:
         credit, pacer = self._credit, self._allowance.pacer
         if pacer.limited:
             wanted = _UNBOUNDED if credit is None else credit
-            credit = pacer.enter(self, self._upstream.clock.monotonic())
-            pacer.want(self, max(0, wanted - credit))
+            # Never more than was asked for: a stream whose budget has not been asked yet begins with none.
+            credit = min(wanted, pacer.enter(self, self._upstream.clock.monotonic()))
+            pacer.want(self, wanted - credit)
         inner = self._upstream.inner
         if isinstance(self._spec, Attach):
             attach = replace(self._spec, credit=credit)

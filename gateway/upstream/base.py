@@ -35,7 +35,8 @@ class Where:
     """What decides the instance: the affinity key, the model and the class.
 
     `user` is the authenticated user or the session's affinity token; `exclude` names instances
-    that just failed this stream; `canary` asks for a canary instance.
+    that just failed this stream; `canary` asks for a canary instance; `prefix` are the prompt's
+    marks (`mesh.prefixes`).
     """
 
     user: str
@@ -43,6 +44,7 @@ class Where:
     instance_class: str = "standard"
     exclude: frozenset[str] = frozenset()
     canary: bool = False
+    prefix: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

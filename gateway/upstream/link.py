@@ -22,7 +22,7 @@ from gateway.upstream.breaker import Breaker
 from gateway.upstream.call import Metadata, SharedCall
 from gateway.upstream.streams import Handle
 from mesh.clock import Clock
-from mesh.rpc.channel import open_channel
+from mesh.rpc.channel import Dial, open_channel
 
 __all__ = ["Link", "LinkState"]
 
@@ -86,6 +86,7 @@ class Link:
         breaker: Breaker,
         on_change: Callable[[], None],
         replaceable: Callable[[], bool] = lambda: False,
+        dial: Dial = open_channel,
     ) -> None:
         self.address = address
         self._instance = instance
@@ -94,6 +95,7 @@ class Link:
         self._breaker = breaker
         self._on_change = on_change
         self._replaceable = replaceable
+        self._dial = dial
         self._state = LinkState.PROBING
         self._unanswered = 0
         self._call = SharedCall(instance)
@@ -128,7 +130,7 @@ class Link:
         try:
             while True:
                 started = self._clock.monotonic()
-                async with open_channel(self.address) as channel:
+                async with self._dial(self.address) as channel:
                     if await self._probe(channel):
                         await self._serve(channel)
                 if self._clock.monotonic() - started > STABLE_S:

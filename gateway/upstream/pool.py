@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from functools import partial
 
 from gateway.upstream.base import (
@@ -20,50 +19,24 @@ from gateway.upstream.base import (
 )
 from gateway.upstream.breaker import Breaker, BreakerState
 from gateway.upstream.call import Metadata
+from gateway.upstream.chooser import Chooser
 from gateway.upstream.link import Link
+from gateway.upstream.member import Member
 from gateway.upstream.membership import MembershipSource
+from gateway.upstream.observed import Observed
+from mesh.canary import Counts
 from mesh.clock import Clock
 from mesh.membership import EVERY_CLASS, Instance
-from mesh.rpc.channel import MESH_SECRET_KEY
-from router.policy.scoring import Choice, Outcome, RouteKey, choose_instance
+from mesh.rpc.channel import MESH_SECRET_KEY, Dial, open_channel
+from router.policy.scoring import serves
 from seedance.protocol.errors import ErrorCode, SeedanceError
 
 __all__ = ["InstancePool"]
 
 _log = logging.getLogger("gateway.upstream")
 
-METHOD = "Generate"
 RETRY_AFTER_MS = 500
 _LEVELS = (PressureLevel.NONE, PressureLevel.THROTTLE, PressureLevel.PAUSE)
-
-
-@dataclass(slots=True)
-class _Member:
-    """An instance and the links to it. `retired`: no member any more; its streams run on."""
-
-    instance: Instance
-    breaker: Breaker
-    links: dict[Link, asyncio.Task[None]] = field(default_factory=dict)
-    retired: bool = False
-
-    @property
-    def usable(self) -> bool:
-        """Whether all links are up: one that broke says that the instance may be gone."""
-        return all(link.ready for link in self.links)
-
-    @property
-    def well(self) -> bool:
-        """Whether streams that lost their instance may come here."""
-        answers = all(link.answers for link in self.links)
-        return answers and self.breaker.state is BreakerState.CLOSED and not self.instance.draining
-
-    @property
-    def pressure(self) -> PressureLevel:
-        return max((link.pressure for link in self.links), key=_LEVELS.index)
-
-    @property
-    def streams(self) -> int:
-        return sum(link.load for link in self.links)
 
 
 class _NeverOpened:
@@ -94,7 +67,7 @@ class InstancePool:
     """`Upstream` over gRPC. Everything happens on the event loop that runs `run`.
 
     `calls` is how many shared calls are held to each instance; `on_breaker` hears of the states of their
-    breakers.
+    breakers; `dial` opens a channel to one.
     """
 
     def __init__(
@@ -105,39 +78,36 @@ class InstancePool:
         mesh_secret: str = "",
         calls: int = 1,
         on_breaker: Callable[[str, BreakerState], None] = lambda _instance, _state: None,
+        dial: Dial = open_channel,
     ) -> None:
         self._source = source
         self._clock = clock
         self._calls = calls
         self._on_breaker = on_breaker
+        self._dial = dial
         self._metadata: Metadata = ((MESH_SECRET_KEY, mesh_secret),) if mesh_secret else ()
-        self._members: dict[str, _Member] = {}
-        self._retired: list[_Member] = []
+        self._members: dict[str, Member] = {}
+        self._retired: list[Member] = []
+        self._chooser = Chooser(self._members, source.current, clock)
+        self._counts = Counts()
+        self._counted = source.canary
         self._tasks: asyncio.TaskGroup | None = None
 
     async def run(self) -> None:
         """Follow the membership and keep the links until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
-            await self._source.run(self._follow)
+            await self._source.run(self._follow, self.counts)
 
     # ------------------------------------------------------------ choosing
 
     def choose(self, where: Where) -> str:
         """The instance's id by the router's rule; see the base."""
+        chosen = self._chooser.choose(where, self._source.canary)
+        if chosen is not None:
+            return chosen
         members = self._source.current()
-        unusable = where.exclude | {i.id for i in members if not self._usable(i.id)}
-        paused = {i for i, m in self._members.items() if m.pressure is PressureLevel.PAUSE}
-        choice = self._choose_well(members, where, unusable | paused)
-        if choice.instance is None and paused:
-            # Everybody is full: the one asked will say when to come again.
-            choice = self._choose_well(members, where, unusable)
-        if choice.instance is None:
-            # Better one that answers late than none.
-            choice = self._choose(members, where, unusable)
-        if choice.instance is not None:
-            return choice.instance.id
-        if choice.outcome is Outcome.MODEL_UNKNOWN and members:
+        if members and not any(serves(instance, where.model) for instance in members):
             raise NoInstanceError(
                 ErrorCode.MODEL_NOT_FOUND,
                 "`model` must be one of " + ", ".join(self.models() or ["the served ones"]),
@@ -148,28 +118,6 @@ class InstancePool:
             "no instance can take the request now",
             retry_after_ms=RETRY_AFTER_MS,
         )
-
-    def _choose_well(
-        self, members: Iterable[Instance], where: Where, exclude: frozenset[str] | set[str]
-    ) -> Choice:
-        """Among those whose breaker is closed, and those half-open whose turn for a probe it is."""
-        exclude = exclude | self._in_state(BreakerState.OPEN)
-        probed = self._in_state(BreakerState.HALF_OPEN)
-        choice = self._choose(members, where, exclude)
-        if choice.instance is None or choice.instance.id not in probed:
-            return choice
-        if self._members[choice.instance.id].breaker.take_probe():
-            return choice
-        return self._choose(members, where, exclude | probed)
-
-    def _in_state(self, state: BreakerState) -> set[str]:
-        return {i for i, m in self._members.items() if m.breaker.state is state}
-
-    def _choose(
-        self, members: Iterable[Instance], where: Where, exclude: frozenset[str] | set[str]
-    ) -> Choice:
-        key = RouteKey(where.user, METHOD, where.model, where.instance_class, frozenset(exclude))
-        return choose_instance(members, key)
 
     def models(self) -> list[str]:
         """Every name that is served now; see the base."""
@@ -184,11 +132,7 @@ class InstancePool:
         levels = (m.pressure for m in self._usable_members())
         return min(levels, key=_LEVELS.index, default=PressureLevel.PAUSE)
 
-    def _usable(self, instance_id: str) -> bool:
-        member = self._members.get(instance_id)
-        return member is not None and member.usable
-
-    def _usable_members(self) -> list[_Member]:
+    def _usable_members(self) -> list[Member]:
         return [m for m in self._members.values() if m.usable]
 
     # ------------------------------------------------------------ streams
@@ -204,32 +148,58 @@ class InstancePool:
     def _begin(self, instance: str, spec: Open | Attach, listener: StreamListener) -> StreamHandle:
         member = self._members.get(instance)
         links = [link for link in member.links if link.ready] if member else []
-        if not links:
+        if member is None or not links:
             return _NeverOpened(instance, listener.on_broken)
         try:
-            return min(links, key=lambda link: link.load).open(spec, listener)
+            return min(links, key=lambda link: link.load).open(
+                spec, self._observed(member, spec, listener)
+            )
         except SeedanceError as error:
             return _NeverOpened(instance, partial(listener.on_error, error, None))
+
+    def _observed(
+        self, member: Member, spec: Open | Attach, listener: StreamListener
+    ) -> StreamListener:
+        counts = self.counts()
+        return Observed(
+            listener,
+            member,
+            counts.canary if member.instance.canary else counts.stable,
+            self._clock,
+            first_token=isinstance(spec, Open) and not spec.forced_prefix,
+        )
+
+    def counts(self) -> Counts:
+        """What has been seen of canary instances and of the others since the canary changed."""
+        if self._counted.revision != self._source.canary.revision:
+            self._counted, self._counts = self._source.canary, Counts()
+        return self._counts
 
     # ------------------------------------------------------------ links
 
     def _follow(self) -> None:
         """Bring the links in line with the membership."""
         current = {instance.id: instance for instance in self._source.current()}
+        changed = current.keys() != self._members.keys()
         for instance_id, member in list(self._members.items()):
             instance = current.get(instance_id)
             if instance is None or instance.address != member.instance.address:
                 self._retire(self._members.pop(instance_id))
+                changed = True
             else:
-                member.instance = instance
+                changed |= member.follow(instance)
         for instance in current.values():
             if instance.id not in self._members:
                 self._members[instance.id] = self._connect(instance)
+            self._chooser.prefixes.report(instance.id, instance.prefixes or frozenset())
+        self._chooser.prefixes.keep(current.keys())
+        if changed:
+            self._chooser.forget()
         self._close_idle()
 
-    def _connect(self, instance: Instance) -> _Member:
+    def _connect(self, instance: Instance) -> Member:
         assert self._tasks is not None  # noqa: S101 - only `run` leads here
-        member = _Member(instance, Breaker(random.random, partial(self._breaker_is, instance.id)))
+        member = Member(instance, Breaker(random.random, partial(self._breaker_is, instance.id)))
         for _ in range(self._calls):
             link = Link(
                 instance.id,
@@ -237,13 +207,14 @@ class InstancePool:
                 self._metadata,
                 self._clock,
                 member.breaker,
-                self._close_idle,
+                self._changed,
                 partial(self._replaceable, member),
+                self._dial,
             )
             member.links[link] = self._tasks.create_task(link.run())
         return member
 
-    def _replaceable(self, member: _Member) -> bool:
+    def _replaceable(self, member: Member) -> bool:
         """Whether somebody else who is well serves the same, as far as membership tells."""
         models, kind = set(member.instance.models), member.instance.instance_class
         return any(
@@ -256,11 +227,16 @@ class InstancePool:
     def _breaker_is(self, instance_id: str, state: BreakerState) -> None:
         level = logging.WARNING if state is BreakerState.OPEN else logging.INFO
         _log.log(level, "the breaker of %s is %s", instance_id, state.value)
+        self._chooser.forget()
         self._on_breaker(instance_id, state)
 
-    def _retire(self, member: _Member) -> None:
+    def _retire(self, member: Member) -> None:
         """Take nothing new to it; its links stay for as long as streams run on them."""
         self._retired.append(member)
+
+    def _changed(self) -> None:
+        self._chooser.forget()
+        self._close_idle()
 
     def _close_idle(self) -> None:
         for member in [m for m in self._retired if not m.streams]:

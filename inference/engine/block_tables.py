@@ -28,6 +28,10 @@ class BlockTables:
             PrefixCache(pool, self.tier, limits.public_prefix) if limits.prefix_cache else None
         )
 
+    def marks(self) -> list[int]:
+        """Marks of the prompts' beginnings that are cached; any thread may ask."""
+        return [] if self._cache is None else self._cache.marks()
+
     def begin(self, sequence: Sequence) -> None:
         """Give a sequence without blocks those that hold its beginning already."""
         assert not sequence.block_table  # noqa: S101

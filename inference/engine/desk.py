@@ -35,6 +35,7 @@ from inference.engine.negotiation import Negotiator, Promise
 from inference.engine.runner import ModelInfo
 from inference.engine.scheduler import Scheduler
 from inference.engine.sequence import Pace, Sequence, SequenceState
+from mesh.prefixes import prefix_marks
 from seedance.protocol.errors import ErrorCode, SeedanceError
 from seedance.protocol.request import LIMITS, bad_field
 
@@ -78,6 +79,7 @@ def _generation(
         deadline=arrival + request.deadline_ms / 1e3 if request.deadline_ms else math.inf,
         # A direct caller cannot choose its salt, nor can a tenant of the mesh be called like one.
         salt=f"mesh/{command.tenant}" if command.lasting else "direct",
+        marks=prefix_marks(command.tenant, request) if command.lasting else (),
         sampling=request.sampling,
         seed=secrets.randbelow(LIMITS.seed_max) if seed is None else seed,
         min_tokens=request.min_tokens,

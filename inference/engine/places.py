@@ -8,11 +8,11 @@ from itertools import chain
 from inference.engine.batch import Batch
 from inference.engine.block_pool import BlockPool
 from inference.engine.block_tables import BlockTables
-from mesh.fair_share import FairShare
 from inference.engine.limits import EngineLimits
 from inference.engine.policy import victim
 from inference.engine.sequence import Sequence, SequenceState
 from inference.engine.waiting_room import WaitingRoom
+from mesh.fair_share import FairShare
 
 __all__ = ["Places"]
 

@@ -15,6 +15,8 @@ from inference.engine.sequence import Sequence
 __all__ = ["PrefixCache"]
 
 DIGEST_BYTES = 16
+# What is told of the cache: a megabyte of prompts' text, the newest.
+MARKS_MAX = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,7 @@ class PrefixCache:
         self._tier = tier
         self._block_of: dict[bytes, int] = {}
         self._contents: dict[int, _Contents] = {}
+        self._mark_ends: dict[int, bytes] = {}  # a mark, and the block where it ends; newest last
         self._public = frozenset(_public_digests(public_prefix, pool.block_size))
         pool.on_overwrite = self._overwritten
 
@@ -79,6 +82,12 @@ class PrefixCache:
         for index, contents in enumerate(self._chain(sequence, first, end), first):
             if contents.digest not in self._block_of:
                 self._name(table[index], contents)
+        if first < end and first * size < len(sequence.prompt_ids):
+            self._mark(sequence, first, end)
+
+    def marks(self) -> list[int]:
+        """Marks of the prompts' beginnings that are here; any thread may ask."""
+        return [mark for mark, end in self._mark_ends.copy().items() if end in self._block_of]
 
     def check(self) -> None:
         """Assert that the two directories say the same."""
@@ -101,6 +110,16 @@ class PrefixCache:
                 end = number
         dropped = pool.out_of_window(end * pool.block_size)
         return dropped, chain[dropped:end]
+
+    def _mark(self, sequence: Sequence, first: int, end: int) -> None:
+        """Note the marks whose blocks were filled, were text and tokens spread evenly."""
+        step = len(sequence.prompt_ids) / (len(sequence.marks) + 1)
+        for number, mark in enumerate(sequence.marks, 1):
+            if first < (blocks := int(number * step) // self._pool.block_size) <= end:
+                self._mark_ends.pop(mark, None)
+                self._mark_ends[mark] = sequence.digests[blocks]
+                if len(self._mark_ends) > MARKS_MAX:
+                    del self._mark_ends[next(iter(self._mark_ends))]
 
     def _has(self, contents: _Contents, *, cold: bool) -> bool:
         block = self._block_of.get(contents.digest)

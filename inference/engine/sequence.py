@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass, field
 from enum import Enum
 
-from mesh.fair_share import Account
 from inference.engine.plan import PlanRow
+from mesh.fair_share import Account
 from seedance.protocol.request import Sampling
 
 __all__ = ["TRANSITIONS", "Pace", "Sequence", "SequenceState"]
@@ -81,7 +81,7 @@ class Sequence:
     `preemptions` counts how often it lost its blocks while it ran. `batch_bound`: the batch grows no
     larger while it runs. `salt` says with whom cached blocks may be shared; `cached_tokens` is how
     much of the prompt was found in them when it first ran, `digests` are the names of its full
-    blocks. The first `dropped` entries of its table have left the model's window: nobody holds them
+    blocks, `marks` those of its prompt's text (`mesh.prefixes`). The first `dropped` entries of its table have left the model's window: nobody holds them
     for it, and they are 0.
     """
 
@@ -94,6 +94,7 @@ class Sequence:
     priority: int = 5
     deadline: float = math.inf
     salt: str = ""
+    marks: tuple[int, ...] = ()
     sampling: Sampling = field(default_factory=Sampling)
     seed: int = 0
     min_tokens: int = 0

@@ -6,9 +6,9 @@ import bisect
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from mesh.fair_share import Account
 from inference.engine.policy import rank
 from inference.engine.sequence import Sequence
+from mesh.fair_share import Account
 
 __all__ = ["PATIENCE", "WaitingRoom"]
 

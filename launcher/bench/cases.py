@@ -17,7 +17,8 @@ from launcher.bench.gateway_path import PathCase
 from launcher.bench.measure import Case
 from mesh.clock import SystemClock
 from mesh.membership import Instance
-from router.policy.scoring import RouteKey, choose_instance
+from router.policy.affinity import affinity_hash
+from router.policy.scoring import Table
 from seedance.protocol.binary_codec import (
     ClientDecoder,
     ClientEncoder,
@@ -132,14 +133,14 @@ def _engine(count: int) -> None:
     assert engine.token_count >= count - STREAMS  # noqa: S101 - a bench that measures nothing says so
 
 
-_MEMBERS = [
+_TABLE = Table(
     Instance(id=f"inference-{i}", address="127.0.0.1:1", models=("m",)) for i in range(INSTANCES)
-]
+)
 
 
 def _choose(count: int) -> None:
     for index in range(count):
-        choose_instance(_MEMBERS, RouteKey(f"user-{index}", "Generate", "m"))
+        _TABLE.choose(affinity_hash(f"user-{index}", "Generate"))
 
 
 def _path(name: str, streams: int, tokens: int) -> Case:

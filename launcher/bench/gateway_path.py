@@ -64,6 +64,7 @@ class _Sink:
     """A socket that counts what it is given."""
 
     piece_at: float | None = None
+    close_timeout = 0.0
     idle = True
 
     def __init__(self) -> None:
@@ -71,6 +72,7 @@ class _Sink:
         self.frames = 0
         self.last = ""
         self.on_writable: Any = None
+        self.on_small: Any = None
 
     def send_text(self, text: str) -> None:
         self.frames += 1
@@ -187,8 +189,9 @@ class _GatewayPath:
         self._unacknowledged += 1
         if self._unacknowledged >= ACK_EVERY:
             self._unacknowledged = 0
-            for sink, connection in zip(self.sinks, self.connections, strict=True):
-                await connection.on_message(f'{{"type":"ack","seq":{_seq_of(sink.last) + 1}}}')
+            for sink in self.sinks:
+                ack = f'{{"type":"ack","seq":{_seq_of(sink.last) + 1}}}'
+                assert sink.on_small(ack.encode())  # noqa: S101 - else it measures another way
         self.call.take_request()
 
     def end(self) -> None:

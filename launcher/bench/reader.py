@@ -47,6 +47,7 @@ class Reader(asyncio.Protocol):
         self._windowed = windowed
         self._unacknowledged = 0
         self._last = b""
+        self._last_token = b""
         self._timer: asyncio.TimerHandle | None = None
         headers = {"User-Agent": name}
         if windowed:
@@ -102,9 +103,15 @@ class Reader(asyncio.Protocol):
         self._last = frame
         if b'"type":"token"' in frame:
             self.tokens += 1
+            self._last_token = frame
             self.on_token(self)
         elif (b'"type":"done"' in frame or b'"type":"error"' in frame) and not self.ended.done():
             self.ended.set_result(None)
+
+    @property
+    def offset(self) -> int:
+        """The bytes of text before the last token frame; 0: there was none."""
+        return _number_in(self._last_token, b'"offset":') if self._last_token else 0
 
     def acknowledge(self) -> None:
         """Say that everything that came is processed."""
@@ -144,7 +151,11 @@ class Reader(asyncio.Protocol):
 
 
 def _seq_of(frame: bytes) -> int:
-    digits = frame.partition(b'"seq":')[2]
+    return _number_in(frame, b'"seq":')
+
+
+def _number_in(frame: bytes, name: bytes) -> int:
+    digits = frame.partition(name)[2]
     end = min(at for at in (digits.find(b","), digits.find(b"}")) if at >= 0)
     return int(digits[:end])
 

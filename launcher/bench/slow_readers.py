@@ -39,6 +39,8 @@ def _options(data: Path) -> UpOptions:
         gateways=1,
         instances=2,
         engine="script",
+        # All readers come from one address.
+        gateway_flags=("--connections-per-address", "0"),
         inference_flags=_ROOMY,
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import random
+import ssl
 from collections import deque
 from collections.abc import Callable, Mapping
 from time import perf_counter
@@ -196,6 +197,8 @@ def _everybody(target: Target, load: Load, rng: random.Random) -> list[Who]:
 def _code_of(error: OSError) -> str:
     if isinstance(error, DialError):
         return error.code
+    if isinstance(error, ssl.SSLError):
+        return f"tls_{(error.reason or 'failed').lower()}"
     if isinstance(error, TimeoutError):
         return "timed_out"
     return errno.errorcode.get(error.errno or 0, type(error).__name__).lower()

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import grpc
 import grpc.aio
 
-__all__ = ["MESH_SECRET_KEY", "MESSAGE_BYTES_MAX", "open_channel", "server_options"]
+from mesh.rpc.identity import MeshIdentity
+
+__all__ = ["MESH_SECRET_KEY", "MESSAGE_BYTES_MAX", "Dial", "open_channel", "server_options"]
 
 # A prompt may fill a 1 MiB client message and grow in translation; nothing inside may be narrower
 # than the edge (CASES 39).
@@ -18,7 +22,9 @@ RECONNECT_MAX_MS = 1_000
 
 MESH_SECRET_KEY = "x-seedance-mesh"  # noqa: S105 - the name of the metadata key
 
-Options = list[tuple[str, int]]
+Options = list[tuple[str, int | str]]
+# How a channel to `host:port` is opened: `open_channel`, perhaps with an identity.
+Dial = Callable[[str], grpc.aio.Channel]
 
 
 def _shared_options() -> Options:
@@ -46,8 +52,8 @@ def server_options() -> Options:
     ]
 
 
-def open_channel(address: str) -> grpc.aio.Channel:
-    """A plain channel to `host:port`, with keepalive and quick reconnects."""
+def open_channel(address: str, identity: MeshIdentity | None = None) -> grpc.aio.Channel:
+    """A channel to `host:port`, with keepalive and quick reconnects; plain without an identity."""
     options: Options = [
         *_shared_options(),
         ("grpc.initial_reconnect_backoff_ms", RECONNECT_MIN_MS),
@@ -56,4 +62,8 @@ def open_channel(address: str) -> grpc.aio.Channel:
         # Channels to one address must not share a broken connection's back-off.
         ("grpc.use_local_subchannel_pool", 1),
     ]
-    return grpc.aio.insecure_channel(address, options=options)
+    if identity is None:
+        return grpc.aio.insecure_channel(address, options=options)
+    if identity.name:
+        options.append(("grpc.ssl_target_name_override", identity.name))
+    return grpc.aio.secure_channel(address, identity.channel_credentials(), options=options)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from mesh.canary import BUCKETS, CanaryPhase, CanaryState, Counts, Tally
 from mesh.membership import EVERY_CLASS, Instance, Load
 from seedance.protocol.request import ChatMessage, GenerateRequest, Sampling
 from seedance.v2 import inference_pb2 as pb
 from seedance.v2 import router_pb2
 
 __all__ = [
+    "canary_from_pb",
+    "canary_to_pb",
+    "counts_from_pb",
+    "counts_to_pb",
     "instance_from_pb",
     "instance_to_pb",
     "load_from_pb",
@@ -97,6 +102,7 @@ def load_to_pb(load: Load) -> pb.InstanceLoad:
         free_blocks=load.free_blocks,
         total_blocks=load.total_blocks,
         tokens_per_s=load.tokens_per_s,
+        pause_p99_ms=load.pause_p99_ms,
     )
 
 
@@ -108,6 +114,7 @@ def load_from_pb(message: pb.InstanceLoad) -> Load:
         free_blocks=message.free_blocks,
         total_blocks=message.total_blocks,
         tokens_per_s=message.tokens_per_s,
+        pause_p99_ms=message.pause_p99_ms,
     )
 
 
@@ -124,6 +131,12 @@ def instance_to_pb(instance: Instance, load_age_ms: int = 0) -> router_pb2.Insta
         start_id=instance.start_id,
         load_age_ms=load_age_ms,
         context_length=instance.context_length,
+        canary=instance.canary,
+        report=instance.report,
+        prefixes=None
+        if instance.prefixes is None
+        else router_pb2.PrefixDigest(marks=instance.prefixes),
+        lapsed=instance.lapsed,
     )
 
 
@@ -139,4 +152,55 @@ def instance_from_pb(message: router_pb2.Instance) -> Instance:
         load=load_from_pb(message.load) if message.HasField("load") else None,
         start_id=message.start_id,
         context_length=message.context_length,
+        canary=message.canary,
+        report=message.report,
+        prefixes=frozenset(message.prefixes.marks) if message.HasField("prefixes") else None,
+        lapsed=message.lapsed,
     )
+
+
+_PHASES = {
+    CanaryPhase.IDLE: router_pb2.CANARY_PHASE_IDLE,
+    CanaryPhase.RUNNING: router_pb2.CANARY_PHASE_RUNNING,
+    CanaryPhase.ROLLED_BACK: router_pb2.CANARY_PHASE_ROLLED_BACK,
+}
+_PHASES_FROM_PB = {number: phase for phase, number in _PHASES.items()}
+
+
+def canary_to_pb(state: CanaryState) -> router_pb2.CanaryState:
+    """The wire form of a canary's state."""
+    return router_pb2.CanaryState(
+        revision=state.revision,
+        phase=_PHASES[state.phase],
+        share=state.share,
+        reason=state.reason,
+    )
+
+
+def canary_from_pb(message: router_pb2.CanaryState) -> CanaryState:
+    """The domain's form; a phase that a newer router may have is taken for idle."""
+    phase = _PHASES_FROM_PB.get(message.phase, CanaryPhase.IDLE)
+    return CanaryState(message.revision, phase, message.share, message.reason)
+
+
+def counts_to_pb(counts: Counts) -> router_pb2.CanaryCounts:
+    """The wire form of what was seen."""
+    return router_pb2.CanaryCounts(
+        canary=_tally_to_pb(counts.canary), stable=_tally_to_pb(counts.stable)
+    )
+
+
+def counts_from_pb(message: router_pb2.CanaryCounts) -> Counts:
+    """The domain's form of what was seen."""
+    return Counts(canary=_tally_from_pb(message.canary), stable=_tally_from_pb(message.stable))
+
+
+def _tally_to_pb(tally: Tally) -> router_pb2.CanaryTally:
+    return router_pb2.CanaryTally(
+        ended=tally.ended, failed=tally.failed, first_tokens=tally.first_tokens
+    )
+
+
+def _tally_from_pb(message: router_pb2.CanaryTally) -> Tally:
+    steps = list(message.first_tokens)[:BUCKETS]
+    return Tally(message.ended, message.failed, steps + [0] * (BUCKETS - len(steps)))

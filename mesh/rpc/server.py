@@ -9,6 +9,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from mesh.rpc.channel import server_options
+from mesh.rpc.identity import MeshIdentity
 from mesh.settings import exit_with
 
 __all__ = ["RpcServer"]
@@ -18,13 +19,14 @@ class RpcServer:
     """Owns a `grpc.aio.Server` with health and reflection for the named services.
 
     Register servicers on `.server`, then `start()`; `drain()` says NOT_SERVING, refuses new calls
-    and lets running ones go on for the grace time.
+    and lets running ones go on for the grace time. With an `identity` only its mesh gets in.
     """
 
-    def __init__(self, service_names: Sequence[str]) -> None:
+    def __init__(self, service_names: Sequence[str], identity: MeshIdentity | None = None) -> None:
         self.server = grpc.aio.server(options=server_options())
         self.health = health.aio.HealthServicer()
         self.port = 0
+        self._identity = identity
         self._names = [*service_names, ""]
         health_pb2_grpc.add_HealthServicer_to_server(self.health, self.server)
         reflection.enable_server_reflection(
@@ -37,7 +39,7 @@ class RpcServer:
         A port in use ends the process with one line that says so.
         """
         try:
-            self.port = self.server.add_insecure_port(address)
+            self.port = self._listen(address)
         except RuntimeError:
             self.port = 0
         if self.port == 0:
@@ -45,6 +47,11 @@ class RpcServer:
         await self.server.start()
         await self._set(health_pb2.HealthCheckResponse.SERVING)
         return self.port
+
+    def _listen(self, address: str) -> int:
+        if self._identity is None:
+            return self.server.add_insecure_port(address)
+        return self.server.add_secure_port(address, self._identity.server_credentials())
 
     async def drain(self, grace_s: float) -> None:
         """Say NOT_SERVING, take nothing new, and stop when calls have ended or the grace is over."""

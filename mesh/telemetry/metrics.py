@@ -94,6 +94,18 @@ class GatewayMetrics:
             ("outcome",),
             registry=self.registry,
         )
+        self.budget_cuts = Counter(
+            "seedance_gateway_budget_cuts",
+            "Streams that a budget ended, by error code.",
+            ("code",),
+            registry=self.registry,
+        )
+        self.soft_budgets = Counter(
+            "seedance_gateway_soft_budgets_reached",
+            "Soft budgets that were reached, by tenant.",
+            ("tenant",),
+            registry=self.registry,
+        )
 
 
 class InferenceMetrics:

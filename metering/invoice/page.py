@@ -76,7 +76,7 @@ def _facts(invoice: Invoice) -> dict[str, str]:
         "Plan": invoice.plan,
         "Time zone": invoice.time_zone,
         "From": _moment(invoice.from_ms, zone),
-        "Until, without": _moment(invoice.until_ms, zone),
+        "Until, not included": _moment(invoice.until_ms, zone),
         "Ledger position": str(invoice.position),
     }
     if invoice.closed_ms is not None:
@@ -86,13 +86,14 @@ def _facts(invoice: Invoice) -> dict[str, str]:
 
 def _moment(moment_ms: int, zone: ZoneInfo) -> str:
     day, _, rest = moment_text(moment_ms, zone).partition("T")
-    return f"{day} {rest[:8]} UTC{rest[12:]}"
+    clock = rest[:5] if rest[5:8] == ":00" else rest[:8]
+    return f"{day} {clock} UTC{rest[12:]}"
 
 
 def _table(invoice: Invoice) -> Markup:
     bodies = join(_bodies(invoice))
     cells = (
-        element("th", "Total", colspan="4"),
+        element("th", f"Total, {invoice.currency}", colspan="4"),
         element("td", _grouped(invoice.total), class_="n"),
     )
     return element(
@@ -104,6 +105,7 @@ def _table(invoice: Invoice) -> Markup:
                 element("tfoot", element("tr", join(cells))),
             )
         ),
+        class_="bill",
     )
 
 
@@ -124,13 +126,15 @@ def _row(line: Line, several: bool) -> Markup:
     item = f"{line.description} (prices {line.version})" if named else line.description
     dull = "" if line.amount or line.quantity else "none"
     if not line.unit:
-        money = (
-            element("td", text, class_="n") for text in (plain(line.exact), _grouped(line.amount))
-        )
+        money = (element("td", text, class_="n") for text in (_exact(line), _grouped(line.amount)))
         return element("tr", join((element("td", item, colspan="3"), *money)), class_=dull)
     quantity = f"{_grouped(line.quantity)} {line.unit}"
-    cells = (item, quantity, _price(line), plain(line.exact), _grouped(line.amount))
+    cells = (item, quantity, _price(line), _exact(line), _grouped(line.amount))
     return row(cells, 1, class_=dull)
+
+
+def _exact(line: Line) -> str:
+    return _grouped(Decimal(plain(line.exact)))
 
 
 def _price(line: Line) -> str:

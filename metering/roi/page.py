@@ -21,17 +21,20 @@ NAMES = {
     "requests": "Requests",
     "time_bandwidth": "Time and bandwidth",
 }
-_WIDTH, _BAR_LEFT, _BAR_WIDTH, _BAR_STEP = 760, 180, 430, 34
-_CHART_HEIGHT, _COLUMNS_MAX = 150, 380
+_WIDTH, _HEIGHT, _COLUMNS_MAX = 760, 150, 380
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Everything on the page. `bad_lines` of the log were left out, the first at `first_bad`."""
+    """Everything on the page. `bursts` at several thresholds, of which `threshold` was asked for.
+
+    `bad_lines` of the log were left out, the first at `first_bad`.
+    """
 
     traffic: Traffic
     options: Sequence[Option]
-    bursts: Bursts
+    bursts: Sequence[Bursts]
+    threshold: Fraction
     weights: Mapping[str, Decimal]
     currency: str
     plan: str
@@ -45,11 +48,11 @@ def to_html(report: Report) -> bytes:
         _header(report),
         facts(_facts(report)),
         element("h2", "What a month would cost"),
-        _bars(report),
         _costs(report),
         element("h2", "Requests a minute"),
-        _area(report.traffic),
-        *_bursts(report.bursts),
+        *_area(report),
+        element("h2", "If bursts were scaled out for"),
+        *_bursts(report),
         element("h2", "The decision"),
         _matrix(report),
         _notes(report),
@@ -79,8 +82,8 @@ def _facts(report: Report) -> dict[str, str]:
     traffic = report.traffic
     per_s = Fraction(traffic.requests * 1000, traffic.span_ms)
     return {
-        "From": moment_text(traffic.from_ms)[:16].replace("T", " ") + " UTC",
-        "Until": moment_text(traffic.until_ms)[:16].replace("T", " ") + " UTC",
+        "From": _minute(traffic.from_ms),
+        "Until": _minute(traffic.until_ms),
         "Throughput": f"{float(per_s):.3g} requests/s",
         "Half are done within": _milliseconds(traffic.p50_ms),
         "99 % are done within": _milliseconds(traffic.p99_ms),
@@ -88,6 +91,10 @@ def _facts(report: Report) -> dict[str, str]:
         "Burst factor": f"{float(traffic.burst_factor):.1f}",
         "Peak at one moment": f"{traffic.quantities.connections.peak:,}",
     }
+
+
+def _minute(moment_ms: int) -> str:
+    return moment_text(moment_ms)[:16].replace("T", " ") + " UTC"
 
 
 def _milliseconds(value: int | None) -> str:
@@ -98,82 +105,101 @@ def _money(amount: Decimal, report: Report) -> str:
     return f"{amount.quantize(Decimal('0.01'), ROUND_HALF_UP):,f} {report.currency}"
 
 
-def _bars(report: Report) -> Markup:
-    known = [(o, o.month_cost) for o in report.options if o.month_cost is not None]
-    largest = max((cost for _, cost in known), default=Decimal(0)) or Decimal(1)
-    parts: list[Markup] = []
-    for at, (option, cost) in enumerate(known):
-        y = at * _BAR_STEP
-        width = max(2, int(_BAR_WIDTH * cost / largest))
-        best = option is report.options[0]
-        parts += [
-            element("text", NAMES[option.mode], x="0", y=str(y + 19), class_="name"),
-            element(
-                "rect",
-                class_="bar best" if best else "bar",
-                x=str(_BAR_LEFT),
-                y=str(y + 4),
-                rx="4",
-                width=str(width),
-                height=str(_BAR_STEP - 12),
-            ),
-            element("text", _money(cost, report), x=str(_BAR_LEFT + width + 8), y=str(y + 19)),
-        ]
-    return _svg(parts, max(1, len(known)) * _BAR_STEP, "Cost of a month by way of charging")
+def _costs(report: Report) -> Markup:
+    known = [o.month_cost for o in report.options if o.month_cost is not None]
+    largest = max(known, default=Decimal(0)) or Decimal(1)
+    rows = []
+    for option in report.options:
+        name: str = NAMES[option.mode]
+        cost = option.missing
+        if option.month_cost is not None:
+            cost = _money(option.month_cost, report)
+            width = f"width: max(3px, {100 * option.month_cost / largest:.1f}%)"
+            name = join((element("span", name), element("div", class_="bar", style=width)))
+        cells = (name, cost, f"{option.merit:.2f}", f"{option.worth:.2f}")
+        rows.append(row(cells, 1, class_="best" if _taken(option, report) else ""))
+    head = row(("Way of charging", "A month", "Merit", "Worth"), 1, tag="th")
+    return _table(head, rows)
 
 
-def _area(traffic: Traffic) -> Markup:
+def _taken(option: Option, report: Report) -> bool:
+    return option is report.options[0] and option.month_cost is not None
+
+
+def _table(head: Markup, rows: Sequence[Markup]) -> Markup:
+    table = element("table", join((element("thead", head), element("tbody", join(rows)))))
+    return element("div", table, class_="wide")
+
+
+def _area(report: Report) -> Sequence[Markup]:
     """Requests a minute; of a long log each column is its busiest minute."""
+    traffic = report.traffic
     counts = traffic.per_minute
     step = -(-len(counts) // _COLUMNS_MAX)
     columns = [max(counts[at : at + step]) for at in range(0, len(counts), step)]
-    highest, floor = max(columns), _CHART_HEIGHT + 20
-    tops = [floor - count * _CHART_HEIGHT / highest for count in columns]
+    highest = max(columns)
+    tops = [_HEIGHT - count * _HEIGHT / highest for count in columns]
     wide = _WIDTH / len(columns)
-    outline = " ".join(f"H{(at + 1) * wide:.1f}V{y:.1f}" for at, y in enumerate([*tops[1:], floor]))
-    path = f"M0 {floor}V{tops[0]:.1f}{outline}Z"
-    parts = [
-        element("path", d=path, class_="area"),
-        element("line", class_="axis", x1="0", x2=str(_WIDTH), y1=str(floor), y2=str(floor)),
-        element("text", f"busiest minute: {highest:,}", x="0", y="12"),
+    steps = enumerate([*tops[1:], _HEIGHT])
+    outline = " ".join(f"H{(at + 1) * wide:.1f}V{y:.1f}" for at, y in steps)
+    limit = _HEIGHT - float(traffic.mean_per_minute * report.threshold) * _HEIGHT / highest
+    parts = [element("path", d=f"M0 {_HEIGHT}V{tops[0]:.1f}{outline}Z", class_="area")]
+    if limit > 0:
+        y = f"{limit:.1f}"
+        parts.append(element("line", class_="limit", x1="0", x2=str(_WIDTH), y1=y, y2=y))
+    chart = element(
+        "svg",
+        join(parts),
+        viewBox=f"0 0 {_WIDTH} {_HEIGHT}",
+        preserveAspectRatio="none",
+        role="img",
+        aria_label="Requests a minute",
+    )
+    said = f"Busiest minute {highest:,}, average {float(traffic.mean_per_minute):.3g}"
+    dashed = f"dashed: {float(report.threshold):g} times the average" if limit > 0 else ""
+    ends = (_minute(traffic.from_ms), _minute(traffic.until_ms))
+    return (
+        element("p", "; ".join(filter(None, (said, dashed))), class_="quiet"),
+        chart,
+        element("p", join(element("span", text) for text in ends), class_="ends quiet"),
+    )
+
+
+def _bursts(report: Report) -> Sequence[Markup]:
+    about = (
+        "More instances from the first minute over the threshold until the cool-down after the last: "
+        "1.5 times the longest burst, so that a burst which pauses is not paid for twice in starts."
+    )
+    head = ("Over", "Bursts", "Longest", "Cool-down", "Scale-outs", "Minutes with more")
+    rows = [
+        row(
+            (
+                f"{float(bursts.threshold):g} × average",
+                f"{bursts.bursts:,}",
+                f"{bursts.longest_min:,} min",
+                f"{bursts.cool_down_min:,} min",
+                f"{bursts.starts:,}",
+                f"{bursts.extra_min:,} ({bursts.extra_min / len(report.traffic.per_minute):.1%})",
+            ),
+            1,
+            class_="best" if bursts.threshold == report.threshold else "",
+        )
+        for bursts in report.bursts
     ]
-    return _svg(parts, floor + 4, "Requests a minute")
-
-
-def _svg(parts: Sequence[Markup], height: int, label: str) -> Markup:
-    return element(
-        "svg", join(parts), viewBox=f"0 0 {_WIDTH} {height}", role="img", aria_label=label
-    )
-
-
-def _costs(report: Report) -> Markup:
-    rows = []
-    for option in report.options:
-        cost = option.missing if option.month_cost is None else _money(option.month_cost, report)
-        cells = (NAMES[option.mode], cost, f"{option.merit:.2f}", f"{option.worth:.2f}")
-        best = option is report.options[0] and option.month_cost is not None
-        rows.append(row(cells, 1, class_="best" if best else ""))
-    head = row(("Way of charging", "A month", "Merit", "Worth"), 1, tag="th")
-    return element("table", join((element("thead", head), element("tbody", join(rows)))))
-
-
-def _bursts(bursts: Bursts) -> Sequence[Markup]:
-    text = (
-        f"{bursts.bursts:,} bursts went over {float(bursts.threshold):g} times the average; the "
-        f"longest took {bursts.longest_min:,} min. Scaling out at that threshold with a cool-down "
-        f"of {bursts.cool_down_min:,} min (1.5 times the longest burst) would have meant "
-        f"{bursts.starts:,} scale-outs and {bursts.extra_min:,} minutes with more instances."
-    )
-    if not bursts.bursts:
-        text = f"No minute went over {float(bursts.threshold):g} times the average: nothing to scale out for."
-    return element("h2", "If bursts were scaled out for"), element("p", text)
+    return element("p", about), _table(row(head, 1, tag="th"), rows)
 
 
 def _matrix(report: Report) -> Markup:
-    head = ["Of 5 points", *(f"{n} × {report.weights[n]}" for n in CRITERIA)]
-    rows = [row((NAMES[mode], *map(str, scores)), 1) for mode, scores in SCORES.items()]
-    table = join((element("thead", row(head, 1, tag="th")), element("tbody", join(rows))))
-    return element("table", table)
+    head = ["Of 5 points", *(f"{n.capitalize()} × {report.weights[n]}" for n in CRITERIA), "Merit"]
+    rows = [
+        row(
+            (NAMES[option.mode], *map(str, SCORES[option.mode]), f"{option.merit:.2f}"),
+            1,
+            class_="best" if _taken(option, report) else "",
+        )
+        for option in report.options
+    ]
+    return _table(row(head, 1, tag="th"), rows)
 
 
 def _notes(report: Report) -> Markup:
@@ -189,7 +215,7 @@ def _notes(report: Report) -> Markup:
     notes = [merit, taken]
     if report.bad_lines:
         notes.append(
-            f"{report.bad_lines:,} lines were not understood and left out, the first at "
+            f"Lines that were not understood and left out: {report.bad_lines:,}, the first at "
             f"{report.first_bad}."
         )
     return element("footer", join(element("p", note) for note in notes))

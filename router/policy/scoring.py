@@ -1,19 +1,31 @@
 """Which instance takes a key: rendezvous hashing with bounded load (the contract's routing rule).
 
-Pure: the same instances and the same key give the same answer in every gateway and in the router.
+Pure: the same instances, the same reports and the same key give the same answer in every gateway and
+in every router, and no router is asked.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 from mesh.membership import EVERY_CLASS, Instance
-from router.policy.affinity import affinity_hash, rendezvous_score
+from router.policy.affinity import Rendezvous, affinity_hash
 
-__all__ = ["DEFAULT_CLASS", "Choice", "Outcome", "RouteKey", "choose_instance"]
+__all__ = [
+    "DEFAULT_CLASS",
+    "Choice",
+    "Outcome",
+    "RouteKey",
+    "Standing",
+    "Table",
+    "carried",
+    "choose_instance",
+    "eligible",
+    "serves",
+]
 
 DEFAULT_CLASS = "standard"
 # Nobody takes more than this times its fair share of what runs (Mirrokni, Thorup, Zadimoghaddam:
@@ -34,13 +46,17 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RouteKey:
-    """What decides. `model` empty: any; `exclude` are ids not to name."""
+    """What decides. `model` empty: any; `exclude` are ids not to name.
+
+    `canary`: a canary instance, if there is one; other keys go to one when nobody else is left.
+    """
 
     user: str
     method: str
     model: str = ""
     instance_class: str = DEFAULT_CLASS
     exclude: frozenset[str] = frozenset()
+    canary: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,51 +67,144 @@ class Choice:
     instance: Instance | None = None
 
 
-def _serves(instance: Instance, key: RouteKey) -> bool:
-    return not key.model or key.model in instance.models
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """An instance, and what its caller knows beside the load report.
 
-
-def _eligible(instance: Instance, key: RouteKey) -> bool:
-    wanted = key.instance_class or DEFAULT_CLASS
-    return (
-        not instance.draining
-        and instance.id not in key.exclude
-        and instance.instance_class in (EVERY_CLASS, wanted)
-    )
-
-
-def _overloaded(candidates: list[Instance]) -> frozenset[str]:
-    """Ids at or over their bound: 1.25 × the fair share of all known load and one more sequence.
-
-    An instance whose load is unknown is never overloaded: reports that are late must not stop
-    the service (CASES 78).
+    `own` are the caller's streams there now, `own_reported` those that it had there when the
+    instance made its report. A router has none.
     """
-    known = [(c.id, c.weight, c.load.sequences) for c in candidates if c.load is not None]
-    weights = sum(weight for _, weight, _ in known)
-    sequences = 1 + sum(load for _, _, load in known)
-    return frozenset(
-        instance_id
-        for instance_id, weight, load in known
-        if load >= max(LOAD_FLOOR_SEQUENCES, math.ceil(LOAD_BOUND * sequences * weight / weights))
+
+    instance: Instance
+    own: int = 0
+    own_reported: int = 0
+
+
+def carried(standings: Sequence[Standing]) -> list[float]:
+    """How many sequences each carries: the caller's own, and what is reported of the others'.
+
+    A report is up to a second old. What others have there is taken to have changed since as one's
+    own has: with four gateways under the same traffic that halves the error.
+
+    Whose report is missing or too old is unknown: neither full nor empty, but as busy with others'
+    as those are, by weight, of whom one knows (CASES 78).
+    """
+    others = [_of_others(standing) for standing in standings]
+    known = [
+        (o, s.instance.weight) for o, s in zip(others, standings, strict=True) if o is not None
+    ]
+    per_weight = sum(o for o, _ in known) / sum(w for _, w in known) if known else 0.0
+    return [
+        s.own + (per_weight * s.instance.weight if o is None else o)
+        for o, s in zip(others, standings, strict=True)
+    ]
+
+
+def _of_others(standing: Standing) -> float | None:
+    load = standing.instance.load
+    if load is None:
+        return None
+    reported = max(0, load.sequences - standing.own_reported)
+    return reported * (standing.own + 1) / (standing.own_reported + 1)
+
+
+class Table:
+    """Those who may take a key; made when they change, asked for every key.
+
+    `carry` says what they carry, `add` that one of them has been given something since.
+    """
+
+    def __init__(self, instances: Iterable[Instance]) -> None:
+        # By id, so that ties go to the lower one.
+        self.instances = tuple(sorted(instances, key=lambda instance: instance.id))
+        weights = [instance.weight for instance in self.instances]
+        self._rendezvous = Rendezvous([instance.id for instance in self.instances], weights)
+        self._bounds = [LOAD_BOUND * weight / sum(weights) for weight in weights]
+        self._place = {instance.id: n for n, instance in enumerate(self.instances)}
+        self._carried = [0.0] * len(weights)
+
+    def carry(self, sequences: Sequence[float]) -> None:
+        """What each carries now, in the order of `instances`."""
+        self._carried = list(sequences)
+
+    def add(self, instance_id: str) -> None:
+        """One sequence more for an instance."""
+        self._carried[self._place[instance_id]] += 1
+
+    def choose(
+        self,
+        key: int,
+        holders: Iterable[Collection[str]] = (),
+        exclude: Collection[str] = (),
+    ) -> Instance | None:
+        """Who takes a key; None when all are excluded.
+
+        `holders` are the ids of those who know the prompt's beginning, the longest first: among
+        instances below their bound the longest wins. Affinity decides between equals, and when
+        nobody knows it. Those at their bound leave the key to the next in its order: it cannot
+        happen that all are, unless some are excluded; then affinity alone decides.
+        """
+        scores = self._rendezvous.scores(key)
+        for instance_id in exclude:
+            if instance_id in self._place:
+                scores[self._place[instance_id]] = 0.0
+        total = 1 + sum(self._carried)
+        for ids in holders:
+            known = [0.0] * len(scores)
+            for place in (self._place[i] for i in ids if i in self._place):
+                known[place] = scores[place]
+            best = self._best(known, total)
+            if best is not None:
+                return best
+        return self._best(scores.copy(), total) or self._first(scores)
+
+    def _best(self, scores: list[float], total: float) -> Instance | None:
+        """The highest score above 0 among those below their bound; uses up the list."""
+        while highest := max(scores, default=0.0):
+            place = scores.index(highest)
+            if self._carried[place] < self._bound(place, total):
+                return self.instances[place]
+            scores[place] = 0.0
+        return None
+
+    def _bound(self, place: int, total: float) -> float:
+        return max(LOAD_FLOOR_SEQUENCES, math.ceil(self._bounds[place] * total))
+
+    def _first(self, scores: list[float]) -> Instance | None:
+        highest = max(scores, default=0.0)
+        return self.instances[scores.index(highest)] if highest else None
+
+
+def serves(instance: Instance, model: str) -> bool:
+    """Whether it has the model; empty: any."""
+    return not model or model in instance.models
+
+
+def eligible(instance: Instance, key: RouteKey) -> bool:
+    """Whether it has the key's model and class, and takes something new."""
+    return (
+        serves(instance, key.model)
+        and not instance.draining
+        and instance.instance_class in (EVERY_CLASS, key.instance_class or DEFAULT_CLASS)
     )
 
 
 def choose_instance(instances: Iterable[Instance], key: RouteKey) -> Choice:
-    """The eligible instance with the highest score that is not overloaded.
+    """The rule as a whole, for whoever has no streams of its own and no connection to anybody.
 
-    The bound always leaves room somewhere, so affinity yields only to the next best instance.
-    Ties go to the lower id.
+    Who has lapsed is named only when there is nobody else.
     """
-    serving = [i for i in instances if _serves(i, key)]
-    if not serving:
+    members = list(instances)
+    if not any(serves(member, key.model) for member in members):
         return Choice(Outcome.MODEL_UNKNOWN)
-    candidates = [i for i in serving if _eligible(i, key)]
-    if not candidates:
-        return Choice(Outcome.NONE_FREE)
+    candidates = [member for member in members if eligible(member, key)]
     hashed = affinity_hash(key.user, key.method)
-    full = _overloaded(candidates)
-    best = min(
-        candidates,
-        key=lambda i: (i.id in full, -rendezvous_score(hashed, i.id, i.weight), i.id),
-    )
-    return Choice(Outcome.FOUND, best)
+    for canary in (key.canary, not key.canary):
+        for lapsed in (False, True):
+            group = [i for i in candidates if i.canary is canary and i.lapsed is lapsed]
+            table = Table(group)
+            table.carry(carried([Standing(instance) for instance in table.instances]))
+            best = table.choose(hashed, exclude=key.exclude)
+            if best is not None:
+                return Choice(Outcome.FOUND, best)
+    return Choice(Outcome.NONE_FREE)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Sequence
+import ssl
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
-from typing import Literal, Self, Unpack, overload
+from typing import Any, Literal, Self, Unpack, overload
 
 from seedance.client.link import Link
 from seedance.client.options import ChatOptions, Message, endpoint, generate_frame
+from seedance.client.receipts import ReceiptDesk
 from seedance.client.stream import AsyncStream, Completion, Inbox
 from seedance.client.subprotocols import SubprotocolChoice, offers
 from seedance.protocol.client import ClientMachine
@@ -47,7 +50,9 @@ class AsyncSeedanceClient:
                 print(chunk.delta, end="")
 
     `subprotocol`: `json`, `proto` and `proto.zstd` (contract §5; they need `seedance[binary]`), or
-    `auto`: `proto` where that is installed.
+    `auto`: `proto` where that is installed. `ca_cert` is a PEM file of authorities to trust for
+    `wss://` instead of the system's; reading it raises `OSError`.
+    `receipt_keys`: the mesh's public keys that `verify` goes by.
     """
 
     def __init__(
@@ -56,13 +61,17 @@ class AsyncSeedanceClient:
         *,
         api_key: str | None = None,
         subprotocol: SubprotocolChoice = "json",
+        ca_cert: Path | str | None = None,
         backoff: Backoff | None = None,
         on_state: Callable[[str], None] | None = None,
         on_pressure: Callable[[str, str], None] | None = None,
+        receipt_keys: Sequence[str] | None = None,
     ) -> None:
         self._offers = offers(subprotocol)
         self._machine = ClientMachine(endpoint(url), jitter=random.random, backoff=backoff)
         self._headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
+        self._tls = None if ca_cert is None else ssl.create_default_context(cafile=ca_cert)
+        self._receipts = ReceiptDesk(endpoint(url), receipt_keys, self._tls)
         self._on_state = on_state
         self._on_pressure = on_pressure
         self._inboxes: dict[str, Inbox] = {}
@@ -125,6 +134,17 @@ class AsyncSeedanceClient:
         running = AsyncStream(stream_id, inbox, self._aborter(stream_id))
         return running if stream else running.completion()
 
+    async def verify(
+        self, receipt: Completion | Mapping[str, Any], *, text: str | None = None
+    ) -> None:
+        """Return when the mesh signed this receipt, for `text` where it is given.
+
+        Of a `Completion`, its own receipt is checked against its id, text and usage. Nobody is asked where the
+        client was made with `receipt_keys`; else the gateway is, once, for its keys. Needs
+        `seedance[receipts]`. Raises `ReceiptError` when it does not hold, `OSError` when no key can be had.
+        """
+        await self._receipts.verify(receipt, text)
+
     async def connect(self) -> None:
         """Connect now instead of at the first `chat`; returns at once, see `on_state`."""
         self._step(Connect())
@@ -184,7 +204,7 @@ class AsyncSeedanceClient:
                 if self._link is not None:
                     self._link.send(frame)
             case Dial(url):
-                self._link = Link(url, self._headers, self._step, self._offers)
+                self._link = Link(url, self._headers, self._step, self._offers, self._tls)
                 self._links.add(self._link.task)
                 self._link.task.add_done_callback(self._links.discard)
             case Hangup(close_code):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Callable, Sequence
 
 from websockets.asyncio.client import ClientConnection, connect
@@ -31,6 +32,7 @@ _CODE_OF_STATUS = {401: CloseCode.UNAUTHORIZED, 403: CloseCode.FORBIDDEN, 429: 4
 class Link:
     """Dials `url` and reports what happens to `tell`, until it was hung up or lost.
 
+    `tls` is for `wss://`; None: what the system trusts.
     Frames leave in the order of `send`. The outbox holds no more than the machine has to say:
     acknowledgements, and as many generations as it may hold.
     """
@@ -41,11 +43,13 @@ class Link:
         headers: dict[str, str],
         tell: Callable[[Event], None],
         offers: Sequence[str],
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._url = url
         self._offers = [Subprotocol(item) for item in offers]
         self._headers = headers
         self._tell = tell
+        self._tls = (tls or True) if url.startswith("wss:") else None
         self._outbox: asyncio.Queue[ClientFrame | int] = asyncio.Queue()
         self._hung_up = False
         self._open = False
@@ -70,6 +74,7 @@ class Link:
         try:
             async with connect(
                 self._url,
+                ssl=self._tls,
                 subprotocols=self._offers,
                 additional_headers=self._headers,
                 compression=None,  # the frames are small, and deflate costs 100 kB a connection

@@ -138,6 +138,11 @@ class AsyncStream:
         return self._inbox.end.timing if isinstance(self._inbox.end, Done) else None
 
     @property
+    def receipt(self) -> dict[str, Any] | None:
+        """The signed receipt, once the stream ended well and if one was asked for."""
+        return self._inbox.end.receipt if isinstance(self._inbox.end, Done) else None
+
+    @property
     def finish_reason(self) -> str | None:
         """stop, length, cancelled, or error; None while it runs."""
         match self._inbox.end:

@@ -7,7 +7,8 @@ import contextlib
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
@@ -96,6 +97,11 @@ class Stream:
         return self._stream.timing
 
     @property
+    def receipt(self) -> dict[str, Any] | None:
+        """The signed receipt, once the stream ended well and if one was asked for."""
+        return self._stream.receipt
+
+    @property
     def finish_reason(self) -> str | None:
         """stop, length, cancelled, or error; None while it runs."""
         return self._stream.finish_reason
@@ -143,9 +149,11 @@ class SeedanceClient:
         *,
         api_key: str | None = None,
         subprotocol: SubprotocolChoice = "json",
+        ca_cert: Path | str | None = None,
         backoff: Backoff | None = None,
         on_state: Callable[[str], None] | None = None,
         on_pressure: Callable[[str, str], None] | None = None,
+        receipt_keys: Sequence[str] | None = None,
     ) -> None:
         self._client = AsyncSeedanceClient(
             url,
@@ -154,6 +162,8 @@ class SeedanceClient:
             on_state=on_state,
             on_pressure=on_pressure,
             subprotocol=subprotocol,
+            receipt_keys=receipt_keys,
+            ca_cert=ca_cert,
         )
         self._thread = _LoopThread()
         self._finalizer = weakref.finalize(self, _farewell, self._thread, self._client)
@@ -213,6 +223,10 @@ class SeedanceClient:
         self, messages: Sequence[Message] | None, prompt: str | None, options: ChatOptions
     ) -> Completion:
         return await self._client.chat(messages, prompt=prompt, stream=False, **options)
+
+    def verify(self, receipt: Completion | Mapping[str, Any], *, text: str | None = None) -> None:
+        """Return when the mesh signed this receipt; see `AsyncSeedanceClient.verify`."""
+        self.wait_for(self._client.verify(receipt, text=text))
 
     def wait_for(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the client's thread and wait for its result."""

@@ -17,6 +17,8 @@ class FlushHints:
     """Watches the pieces that are framed and says after which of them a hint is due."""
 
     def __init__(self) -> None:
+        # The offset that is to be hinted at before the next piece.
+        self.due: int | None = None
         self._tokens = 0
         self._tail = ""
 

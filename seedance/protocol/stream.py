@@ -14,6 +14,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from enum import Enum
+from typing import Any
 
 from seedance.protocol.errors import ErrorCode, SeedanceError
 from seedance.protocol.events import (
@@ -35,6 +36,7 @@ from seedance.protocol.frames import (
     TokenLogprob,
     Usage,
 )
+from seedance.protocol.receipt import SignReceipt, TextDigest
 from seedance.protocol.stopwatch import Stopwatch
 from seedance.protocol.text import Piece, TextBuffer, TextGapError
 
@@ -96,8 +98,8 @@ _CREDITABLE = frozenset({_S.OPENING, _S.RUNNING})
 class StreamMachine:
     """A stream's state, its text, and the frames that are due.
 
-    `stored`: its opening is in the session store, or need not be waited for. `traceparent` is the
-    host's: the span that the stream's work belongs to.
+    `stored`: its opening is in the session store, or need not be waited for. `traceparent` and `sign`
+    are the host's: the span that the stream's work belongs to, and who signs its receipt, if anybody.
     """
 
     def __init__(self, wants: Generate, fingerprint: str) -> None:
@@ -106,7 +108,7 @@ class StreamMachine:
         self.wants = wants
         self.fingerprint = fingerprint
         self.state = StreamState.OPENING
-        self.text = TextBuffer()
+        self.text = TextBuffer(digest=TextDigest() if wants.receipt else None)
         self.stopwatch = Stopwatch()
         self.accepted: UpstreamAccepted | None = None
         self.end: UpstreamDone | UpstreamFailed | None = None
@@ -114,8 +116,8 @@ class StreamMachine:
         self.told_accepted = False
         self.traceparent = ""
         self.allowed_tokens = 0
+        self.sign: SignReceipt | None = None
         self._hints = FlushHints()
-        self._due: Flush | None = None
         self._mute = False
 
     def restore(
@@ -170,7 +172,8 @@ class StreamMachine:
 
     def append(self, tokens: UpstreamTokens) -> bool:
         """`on_tokens` in the usual case, of which nothing but text follows; False: it is not."""
-        return self.state is StreamState.RUNNING and self.text.append(tokens)
+        usual = self.state is StreamState.RUNNING and self.wants.stream
+        return usual and self.text.append(tokens)
 
     def on_finish(self, end: UpstreamDone | UpstreamFailed) -> None:
         """It ended at the instance, well or badly."""
@@ -254,16 +257,16 @@ class StreamMachine:
             return _accepted(self.id, self.accepted, self.traceparent)
         if not window_open or not self.wants.stream:
             return None
-        if self._due is not None:
-            hint, self._due = self._due, None
-            return hint
+        if self._hints.due is not None:
+            at, self._hints.due = self._hints.due, None
+            return Flush(self.id, at)
         piece = self.text.take()
         return None if piece is None else self._token(piece)
 
     @property
     def more(self) -> bool:
         """Whether another frame may follow the one just made."""
-        return self._due is not None or self.text.pending
+        return self._hints.due is not None or self.text.pending
 
     @property
     def ending(self) -> bool:
@@ -271,8 +274,7 @@ class StreamMachine:
         return self.state is StreamState.DRAINING or self.state is StreamState.SETTLED
 
     def _token(self, piece: Piece) -> Token:
-        at = self._hints.after(piece)
-        self._due = None if at is None else Flush(self.id, at)
+        self._hints.due = self._hints.after(piece)
         asked = self.wants.request.sampling.logprobs is not None
         return Token(
             self.id,
@@ -300,7 +302,8 @@ class StreamMachine:
         text, logprobs = self._whole_text()
         timing = self.stopwatch.timing(self.end.timing, now)
         usage = self.usage()
-        return Done(self.id, self.end.finish_reason, usage, timing, text=text, logprobs=logprobs)
+        receipt = _receipt(self, usage)
+        return Done(self.id, self.end.finish_reason, usage, timing, text, receipt, logprobs)
 
     def _whole_text(self) -> tuple[str | None, tuple[TokenLogprob, ...] | None]:
         if self.wants.stream:
@@ -348,6 +351,12 @@ def _accepted(name: str, taken: UpstreamAccepted, traceparent: str) -> Accepted:
 
 def _cancelled(usage: Usage | None) -> UpstreamDone:
     return UpstreamDone("cancelled", usage or Usage(), Timing())
+
+
+def _receipt(stream: StreamMachine, usage: Usage) -> dict[str, Any] | None:
+    if stream.sign is None or stream.text.digest is None:
+        return None
+    return stream.sign(stream.id, stream.text.digest, usage)
 
 
 def _gap() -> SeedanceError:

@@ -194,21 +194,22 @@ class StreamSet:
     def pump(self, now: float) -> None:
         """Frame what may be framed, one frame per stream and round; then give credit."""
         delivery, turn = self._delivery, self._in_turn()
-        while turn and delivery.open:
+        while turn and delivery.link is LinkState.OPEN:
             again = []
             for stream in turn:
                 frame = stream.next_frame(window_open=delivery.free > 0)
                 if frame is None:
                     continue
-                if isinstance(frame, Token):
+                if type(frame) is Token:
                     stream.stopwatch.frame(now)
                 delivery.sequenced(frame, now)
                 if stream.more:
                     again.append(stream)
             turn = again
         self.full = bool(self.live) and delivery.free <= 0
-        for stream in [s for s in self.live.values() if s.ending or self.pressed]:
-            self._settle(stream, now)
+        if self.pressed or any(stream.ending for stream in self.live.values()):
+            for stream in list(self.live.values()):
+                self._settle(stream, now)
         self._grant(now)
 
     def _in_turn(self) -> list[StreamMachine]:
@@ -237,9 +238,8 @@ class StreamSet:
             self._delivery.out.append(Finished(stream.id, stream.reason, stream.usage()))
 
     def _share(self, now: float) -> int:
-        if self._delivery.stalled(now):
-            return 0
-        return credit_share(self._delivery.free, len(self.live))
+        free = 0 if self._delivery.stalled(now) else self._delivery.free
+        return credit_share(free, len(self.live))
 
     def _grant(self, now: float) -> None:
         share = self._share(now)

@@ -19,6 +19,7 @@ from json.encoder import encode_basestring
 
 from seedance.protocol.events import UpstreamTokens
 from seedance.protocol.frames import TokenLogprob
+from seedance.protocol.receipt import TextDigest
 
 __all__ = ["DELTA_BYTES_MAX", "Piece", "TextBuffer", "TextGapError", "cut"]
 
@@ -90,15 +91,21 @@ class TextBuffer:
 
     A restored buffer begins with the token ids whose text was wholly framed; the text of the next
     ones comes again from the instance, and what the client has of it is dropped but counted.
+    `digest` hashes the framed text, where somebody wants a receipt.
     """
 
     def __init__(
-        self, token_ids: Sequence[int] = (), framed_bytes: int = 0, framed_tokens: int = 0
+        self,
+        token_ids: Sequence[int] = (),
+        framed_bytes: int = 0,
+        framed_tokens: int = 0,
+        digest: TextDigest | None = None,
     ) -> None:
         self.token_ids = array("I", token_ids)
         self.framed_bytes = framed_bytes
         self.framed_tokens = framed_tokens
         self.whole_tokens = len(token_ids)
+        self.digest = digest
         self._pending = bytearray()
         self._marks: deque[_Mark] = deque()
         self._logprobs: deque[tuple[int, TokenLogprob]] = deque()
@@ -203,6 +210,8 @@ class TextBuffer:
         """All that waits, which fits into a frame however it is escaped."""
         offset, counted, last = self.framed_bytes, self.framed_tokens, self._marks[-1].token
         text = self._pending.decode(errors="replace")
+        if self.digest is not None:
+            self.digest.update(self._pending)
         self.framed_bytes = offset + len(self._pending)
         self._pending.clear()
         self._marks.clear()
@@ -245,6 +254,8 @@ class TextBuffer:
         return Piece(offset, text, tokens, self._timestamp_ms, self._take_logprobs())
 
     def _advance(self, size: int) -> None:
+        if self.digest is not None:
+            self.digest.update(self._pending[:size])
         del self._pending[:size]
         self.framed_bytes += size
         marks = self._marks

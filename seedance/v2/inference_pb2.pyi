@@ -347,15 +347,17 @@ class DescribeResponse(_message.Message):
     def __init__(self, instance: _Optional[str] = ..., model: _Optional[str] = ..., aliases: _Optional[_Iterable[str]] = ..., engine: _Optional[str] = ..., context_length: _Optional[int] = ..., vocab_size: _Optional[int] = ..., load: _Optional[_Union[InstanceLoad, _Mapping]] = ..., version: _Optional[str] = ...) -> None: ...
 
 class InstanceLoad(_message.Message):
-    __slots__ = ("running", "waiting", "free_blocks", "total_blocks", "tokens_per_s")
+    __slots__ = ("running", "waiting", "free_blocks", "total_blocks", "tokens_per_s", "pause_p99_ms")
     RUNNING_FIELD_NUMBER: _ClassVar[int]
     WAITING_FIELD_NUMBER: _ClassVar[int]
     FREE_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     TOTAL_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     TOKENS_PER_S_FIELD_NUMBER: _ClassVar[int]
+    PAUSE_P99_MS_FIELD_NUMBER: _ClassVar[int]
     running: int
     waiting: int
     free_blocks: int
     total_blocks: int
     tokens_per_s: float
-    def __init__(self, running: _Optional[int] = ..., waiting: _Optional[int] = ..., free_blocks: _Optional[int] = ..., total_blocks: _Optional[int] = ..., tokens_per_s: _Optional[float] = ...) -> None: ...
+    pause_p99_ms: float
+    def __init__(self, running: _Optional[int] = ..., waiting: _Optional[int] = ..., free_blocks: _Optional[int] = ..., total_blocks: _Optional[int] = ..., tokens_per_s: _Optional[float] = ..., pause_p99_ms: _Optional[float] = ...) -> None: ...

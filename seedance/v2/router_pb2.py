@@ -25,27 +25,45 @@ _sym_db = _symbol_database.Default()
 from seedance.v2 import inference_pb2 as seedance_dot_v2_dot_inference__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18seedance/v2/router.proto\x12\x0bseedance.v2\x1a\x1bseedance/v2/inference.proto\"K\n\x0fRegisterRequest\x12\'\n\x08instance\x18\x01 \x01(\x0b\x32\x15.seedance.v2.Instance\x12\x0f\n\x07leaving\x18\x02 \x01(\x08\"\xd9\x01\n\x08Instance\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0e\n\x06models\x18\x03 \x03(\t\x12\x16\n\x0einstance_class\x18\x04 \x01(\t\x12\x0e\n\x06weight\x18\x05 \x01(\x01\x12\x10\n\x08\x64raining\x18\x06 \x01(\x08\x12\'\n\x04load\x18\x07 \x01(\x0b\x32\x19.seedance.v2.InstanceLoad\x12\x10\n\x08start_id\x18\x08 \x01(\t\x12\x13\n\x0bload_age_ms\x18\t \x01(\x04\x12\x16\n\x0e\x63ontext_length\x18\n \x01(\r\"=\n\x10RegisterResponse\x12\x10\n\x08lease_ms\x18\x01 \x01(\x04\x12\x17\n\x0frouter_start_id\x18\x02 \x01(\t\"\x1f\n\x0cWatchRequest\x12\x0f\n\x07watcher\x18\x01 \x01(\t\"s\n\nMembership\x12\x17\n\x0frouter_start_id\x18\x01 \x01(\t\x12\x10\n\x08revision\x18\x02 \x01(\x04\x12(\n\tinstances\x18\x03 \x03(\x0b\x32\x15.seedance.v2.Instance\x12\x10\n\x08lease_ms\x18\x04 \x01(\x04\"d\n\x0cRouteRequest\x12\x0c\n\x04user\x18\x01 \x01(\t\x12\x0e\n\x06method\x18\x02 \x01(\t\x12\r\n\x05model\x18\x03 \x01(\t\x12\x16\n\x0einstance_class\x18\x04 \x01(\t\x12\x0f\n\x07\x65xclude\x18\x05 \x03(\t\"8\n\rRouteResponse\x12\'\n\x08instance\x18\x01 \x01(\x0b\x32\x15.seedance.v2.Instance2\xd0\x01\n\x06Router\x12G\n\x08Register\x12\x1c.seedance.v2.RegisterRequest\x1a\x1d.seedance.v2.RegisterResponse\x12=\n\x05Watch\x12\x19.seedance.v2.WatchRequest\x1a\x17.seedance.v2.Membership0\x01\x12>\n\x05Route\x12\x19.seedance.v2.RouteRequest\x1a\x1a.seedance.v2.RouteResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18seedance/v2/router.proto\x12\x0bseedance.v2\x1a\x1bseedance/v2/inference.proto\"K\n\x0fRegisterRequest\x12\'\n\x08instance\x18\x01 \x01(\x0b\x32\x15.seedance.v2.Instance\x12\x0f\n\x07leaving\x18\x02 \x01(\x08\"\xb6\x02\n\x08Instance\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0e\n\x06models\x18\x03 \x03(\t\x12\x16\n\x0einstance_class\x18\x04 \x01(\t\x12\x0e\n\x06weight\x18\x05 \x01(\x01\x12\x10\n\x08\x64raining\x18\x06 \x01(\x08\x12\'\n\x04load\x18\x07 \x01(\x0b\x32\x19.seedance.v2.InstanceLoad\x12\x10\n\x08start_id\x18\x08 \x01(\t\x12\x13\n\x0bload_age_ms\x18\t \x01(\x04\x12\x16\n\x0e\x63ontext_length\x18\n \x01(\r\x12\x0e\n\x06\x63\x61nary\x18\x0b \x01(\x08\x12\x0e\n\x06report\x18\x0c \x01(\x04\x12+\n\x08prefixes\x18\r \x01(\x0b\x32\x19.seedance.v2.PrefixDigest\x12\x0e\n\x06lapsed\x18\x0e \x01(\x08\"\x1d\n\x0cPrefixDigest\x12\r\n\x05marks\x18\x01 \x03(\x07\"g\n\x0b\x43\x61naryState\x12\x10\n\x08revision\x18\x01 \x01(\x04\x12\'\n\x05phase\x18\x02 \x01(\x0e\x32\x18.seedance.v2.CanaryPhase\x12\r\n\x05share\x18\x03 \x01(\r\x12\x0e\n\x06reason\x18\x04 \x01(\t\"B\n\x0b\x43\x61naryTally\x12\r\n\x05\x65nded\x18\x01 \x01(\x04\x12\x0e\n\x06\x66\x61iled\x18\x02 \x01(\x04\x12\x14\n\x0c\x66irst_tokens\x18\x03 \x03(\x04\"b\n\x0c\x43\x61naryCounts\x12(\n\x06\x63\x61nary\x18\x01 \x01(\x0b\x32\x18.seedance.v2.CanaryTally\x12(\n\x06stable\x18\x02 \x01(\x0b\x32\x18.seedance.v2.CanaryTally\"z\n\x13ReportCanaryRequest\x12\x0f\n\x07gateway\x18\x01 \x01(\t\x12\'\n\x05state\x18\x02 \x01(\x0b\x32\x18.seedance.v2.CanaryState\x12)\n\x06\x63ounts\x18\x03 \x01(\x0b\x32\x19.seedance.v2.CanaryCounts\"\x16\n\x14ReportCanaryResponse\"A\n\x14\x43ontrolCanaryRequest\x12\x0f\n\x05share\x18\x01 \x01(\rH\x00\x12\x0e\n\x04stop\x18\x02 \x01(\tH\x00\x42\x08\n\x06\x61\x63tion\"~\n\x15\x43ontrolCanaryResponse\x12\'\n\x05state\x18\x01 \x01(\x0b\x32\x18.seedance.v2.CanaryState\x12)\n\x06\x63ounts\x18\x02 \x01(\x0b\x32\x19.seedance.v2.CanaryCounts\x12\x11\n\tinstances\x18\x03 \x03(\t\"=\n\x10RegisterResponse\x12\x10\n\x08lease_ms\x18\x01 \x01(\x04\x12\x17\n\x0frouter_start_id\x18\x02 \x01(\t\"\x1f\n\x0cWatchRequest\x12\x0f\n\x07watcher\x18\x01 \x01(\t\"\x9d\x01\n\nMembership\x12\x17\n\x0frouter_start_id\x18\x01 \x01(\t\x12\x10\n\x08revision\x18\x02 \x01(\x04\x12(\n\tinstances\x18\x03 \x03(\x0b\x32\x15.seedance.v2.Instance\x12\x10\n\x08lease_ms\x18\x04 \x01(\x04\x12(\n\x06\x63\x61nary\x18\x05 \x01(\x0b\x32\x18.seedance.v2.CanaryState\"t\n\x0cRouteRequest\x12\x0c\n\x04user\x18\x01 \x01(\t\x12\x0e\n\x06method\x18\x02 \x01(\t\x12\r\n\x05model\x18\x03 \x01(\t\x12\x16\n\x0einstance_class\x18\x04 \x01(\t\x12\x0f\n\x07\x65xclude\x18\x05 \x03(\t\x12\x0e\n\x06\x63\x61nary\x18\x06 \x01(\x08\"8\n\rRouteResponse\x12\'\n\x08instance\x18\x01 \x01(\x0b\x32\x15.seedance.v2.Instance*z\n\x0b\x43\x61naryPhase\x12\x1c\n\x18\x43\x41NARY_PHASE_UNSPECIFIED\x10\x00\x12\x15\n\x11\x43\x41NARY_PHASE_IDLE\x10\x01\x12\x18\n\x14\x43\x41NARY_PHASE_RUNNING\x10\x02\x12\x1c\n\x18\x43\x41NARY_PHASE_ROLLED_BACK\x10\x03\x32\xfd\x02\n\x06Router\x12G\n\x08Register\x12\x1c.seedance.v2.RegisterRequest\x1a\x1d.seedance.v2.RegisterResponse\x12=\n\x05Watch\x12\x19.seedance.v2.WatchRequest\x1a\x17.seedance.v2.Membership0\x01\x12>\n\x05Route\x12\x19.seedance.v2.RouteRequest\x1a\x1a.seedance.v2.RouteResponse\x12S\n\x0cReportCanary\x12 .seedance.v2.ReportCanaryRequest\x1a!.seedance.v2.ReportCanaryResponse\x12V\n\rControlCanary\x12!.seedance.v2.ControlCanaryRequest\x1a\".seedance.v2.ControlCanaryResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'seedance.v2.router_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_CANARYPHASE']._serialized_start=1539
+  _globals['_CANARYPHASE']._serialized_end=1661
   _globals['_REGISTERREQUEST']._serialized_start=70
   _globals['_REGISTERREQUEST']._serialized_end=145
   _globals['_INSTANCE']._serialized_start=148
-  _globals['_INSTANCE']._serialized_end=365
-  _globals['_REGISTERRESPONSE']._serialized_start=367
-  _globals['_REGISTERRESPONSE']._serialized_end=428
-  _globals['_WATCHREQUEST']._serialized_start=430
-  _globals['_WATCHREQUEST']._serialized_end=461
-  _globals['_MEMBERSHIP']._serialized_start=463
-  _globals['_MEMBERSHIP']._serialized_end=578
-  _globals['_ROUTEREQUEST']._serialized_start=580
-  _globals['_ROUTEREQUEST']._serialized_end=680
-  _globals['_ROUTERESPONSE']._serialized_start=682
-  _globals['_ROUTERESPONSE']._serialized_end=738
-  _globals['_ROUTER']._serialized_start=741
-  _globals['_ROUTER']._serialized_end=949
+  _globals['_INSTANCE']._serialized_end=458
+  _globals['_PREFIXDIGEST']._serialized_start=460
+  _globals['_PREFIXDIGEST']._serialized_end=489
+  _globals['_CANARYSTATE']._serialized_start=491
+  _globals['_CANARYSTATE']._serialized_end=594
+  _globals['_CANARYTALLY']._serialized_start=596
+  _globals['_CANARYTALLY']._serialized_end=662
+  _globals['_CANARYCOUNTS']._serialized_start=664
+  _globals['_CANARYCOUNTS']._serialized_end=762
+  _globals['_REPORTCANARYREQUEST']._serialized_start=764
+  _globals['_REPORTCANARYREQUEST']._serialized_end=886
+  _globals['_REPORTCANARYRESPONSE']._serialized_start=888
+  _globals['_REPORTCANARYRESPONSE']._serialized_end=910
+  _globals['_CONTROLCANARYREQUEST']._serialized_start=912
+  _globals['_CONTROLCANARYREQUEST']._serialized_end=977
+  _globals['_CONTROLCANARYRESPONSE']._serialized_start=979
+  _globals['_CONTROLCANARYRESPONSE']._serialized_end=1105
+  _globals['_REGISTERRESPONSE']._serialized_start=1107
+  _globals['_REGISTERRESPONSE']._serialized_end=1168
+  _globals['_WATCHREQUEST']._serialized_start=1170
+  _globals['_WATCHREQUEST']._serialized_end=1201
+  _globals['_MEMBERSHIP']._serialized_start=1204
+  _globals['_MEMBERSHIP']._serialized_end=1361
+  _globals['_ROUTEREQUEST']._serialized_start=1363
+  _globals['_ROUTEREQUEST']._serialized_end=1479
+  _globals['_ROUTERESPONSE']._serialized_start=1481
+  _globals['_ROUTERESPONSE']._serialized_end=1537
+  _globals['_ROUTER']._serialized_start=1664
+  _globals['_ROUTER']._serialized_end=2045
 # @@protoc_insertion_point(module_scope)

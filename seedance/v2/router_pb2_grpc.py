@@ -51,6 +51,16 @@ class RouterStub:
                 request_serializer=seedance_dot_v2_dot_router__pb2.RouteRequest.SerializeToString,
                 response_deserializer=seedance_dot_v2_dot_router__pb2.RouteResponse.FromString,
                 _registered_method=True)
+        self.ReportCanary = channel.unary_unary(
+                '/seedance.v2.Router/ReportCanary',
+                request_serializer=seedance_dot_v2_dot_router__pb2.ReportCanaryRequest.SerializeToString,
+                response_deserializer=seedance_dot_v2_dot_router__pb2.ReportCanaryResponse.FromString,
+                _registered_method=True)
+        self.ControlCanary = channel.unary_unary(
+                '/seedance.v2.Router/ControlCanary',
+                request_serializer=seedance_dot_v2_dot_router__pb2.ControlCanaryRequest.SerializeToString,
+                response_deserializer=seedance_dot_v2_dot_router__pb2.ControlCanaryResponse.FromString,
+                _registered_method=True)
 
 
 class RouterServicer:
@@ -81,6 +91,20 @@ class RouterServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReportCanary(self, request, context):
+        """ReportCanary carries what a gateway has counted of canary instances and of the others.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ControlCanary(self, request, context):
+        """ControlCanary shows the canary's state, and changes it when asked to.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_RouterServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -98,6 +122,16 @@ def add_RouterServicer_to_server(servicer, server):
                     servicer.Route,
                     request_deserializer=seedance_dot_v2_dot_router__pb2.RouteRequest.FromString,
                     response_serializer=seedance_dot_v2_dot_router__pb2.RouteResponse.SerializeToString,
+            ),
+            'ReportCanary': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReportCanary,
+                    request_deserializer=seedance_dot_v2_dot_router__pb2.ReportCanaryRequest.FromString,
+                    response_serializer=seedance_dot_v2_dot_router__pb2.ReportCanaryResponse.SerializeToString,
+            ),
+            'ControlCanary': grpc.unary_unary_rpc_method_handler(
+                    servicer.ControlCanary,
+                    request_deserializer=seedance_dot_v2_dot_router__pb2.ControlCanaryRequest.FromString,
+                    response_serializer=seedance_dot_v2_dot_router__pb2.ControlCanaryResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -183,6 +217,60 @@ class Router:
             '/seedance.v2.Router/Route',
             seedance_dot_v2_dot_router__pb2.RouteRequest.SerializeToString,
             seedance_dot_v2_dot_router__pb2.RouteResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReportCanary(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/seedance.v2.Router/ReportCanary',
+            seedance_dot_v2_dot_router__pb2.ReportCanaryRequest.SerializeToString,
+            seedance_dot_v2_dot_router__pb2.ReportCanaryResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ControlCanary(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/seedance.v2.Router/ControlCanary',
+            seedance_dot_v2_dot_router__pb2.ControlCanaryRequest.SerializeToString,
+            seedance_dot_v2_dot_router__pb2.ControlCanaryResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -11,7 +11,16 @@ from packaging.requirements import Requirement
 ROOT = Path(__file__).resolve().parents[2]
 ADR = ROOT / "docs" / "adr" / "0002-dependencies.md"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-RUNTIME_EXTRAS = ("binary", "mesh", "gateway", "inference", "router", "metering", "launcher")
+RUNTIME_EXTRAS = (
+    "binary",
+    "receipts",
+    "mesh",
+    "gateway",
+    "inference",
+    "router",
+    "metering",
+    "launcher",
+)
 
 
 def _names(requirements: list[str]) -> set[str]:

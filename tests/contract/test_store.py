@@ -62,7 +62,13 @@ async def test_what_was_committed_is_claimed(store: StoreUnderTest) -> None:
         epoch=1,
         entries=_entries(3),
         streams=(
-            StreamWrite("a", token_ids=(0, 7, 2**32 - 1), framed_bytes=9, framed_tokens=3),
+            StreamWrite(
+                "a",
+                token_ids=(0, 7, 2**32 - 1),
+                framed_bytes=9,
+                framed_tokens=3,
+                text_state=bytes(range(40)),
+            ),
             StreamWrite("b:x", opened=b"{}", instance="i1", token_ids=(5,)),
         ),
     )
@@ -75,6 +81,8 @@ async def test_what_was_committed_is_claimed(store: StoreUnderTest) -> None:
     assert (stream.opened, stream.instance) == (b'{"seed":7}', "i0")
     assert stream.token_ids == (0, 7, 2**32 - 1)
     assert (stream.framed_bytes, stream.framed_tokens) == (9, 3)
+    assert stream.text_state == bytes(range(40))
+    assert claimed.streams["b:x"].text_state == b""
     assert claimed.streams["b:x"].token_ids == (5,)
     assert claimed.streams["b:x"].instance == "i1"
 

@@ -134,6 +134,27 @@ async def test_a_head_without_end_is_refused() -> None:
         writer.close()
 
 
+async def test_an_answer_that_is_not_taken_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who asks and never reads holds neither the connection nor what was written for him."""
+    monkeypatch.setattr(http_protocol, "TAKEN_WITHIN_S", 0.2)
+    async with running_gateway(FakeUpstream(FakeCluster())) as gateway:
+        with socket.socket() as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            sock.connect(("127.0.0.1", gateway.port))
+            sock.setblocking(False)
+            http = gateway.server.server_state.connections
+            await wait_until(lambda: http)
+            (protocol,) = http
+            # So much that the kernel does not take it off our hands.
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            protocol.transport.get_extra_info("socket").setsockopt(
+                socket.SOL_SOCKET, socket.SO_SNDBUF, 4096
+            )
+            await _flood(sock, b"GET /static/app.js HTTP/1.1\r\nHost: x\r\n\r\n" * 500, 100_000)
+            await wait_until(protocol.transport.get_write_buffer_size)
+            await wait_until(lambda: not http)
+
+
 async def test_a_silent_simple_client_is_closed_and_the_gateway_lives_on() -> None:
     """A half-open socket ends after its heartbeat; whoever is there is answered as before."""
     async with running_gateway(FakeUpstream(FakeCluster())) as gateway, _stalled(gateway):

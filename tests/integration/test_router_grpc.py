@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import grpc
 import pytest
@@ -57,12 +58,35 @@ async def test_watch_sees_joining_and_leaving(stub: router_pb2_grpc.RouterStub) 
 
 
 async def test_silence_ends_the_lease(stub: router_pb2_grpc.RouterStub) -> None:
-    """An instance that stops reporting disappears, and watchers hear of it."""
-    await stub.Register(_registration(A))
+    """CASES 78: of an instance that stops reporting watchers hear that nothing is known of it."""
+    await stub.Register(_registration(replace(A, load=Load(running=3))))
     call = stub.Watch(router_pb2.WatchRequest())
     try:
-        await _until_ids(call, ["a"])
-        await _until_ids(call, [])
+        assert (await _until_ids(call, ["a"])).instances[0].HasField("load")
+        async with asyncio.timeout(5):
+            while not (known := (await call.read()).instances[0]).lapsed:
+                continue
+        assert not known.HasField("load")
+        assert (await stub.Route(router_pb2.RouteRequest(user="ann"))).instance.id == "a"
+        await stub.Register(_registration(B))
+        assert (await stub.Route(router_pb2.RouteRequest(user="ann"))).instance.id == "b"
+    finally:
+        call.cancel()
+
+
+async def test_prefixes_are_sent_when_they_are_news(stub: router_pb2_grpc.RouterStub) -> None:
+    """A watcher hears of an instance's cached beginnings once, and again when they have changed."""
+    await stub.Register(_registration(replace(A, prefixes=frozenset({1, 2}))))
+    call = stub.Watch(router_pb2.WatchRequest())
+    try:
+        heard = [await call.read()]
+        await stub.Register(_registration(replace(A, prefixes=frozenset({1, 2}), load=Load(1))))
+        heard.append(await call.read())
+        await stub.Register(_registration(replace(A, prefixes=frozenset({2}))))
+        heard.append(await call.read())
+        prefixes = [snapshot.instances[0].prefixes for snapshot in heard]
+        assert [set(p.marks) for p in prefixes] == [{1, 2}, set(), {2}]
+        assert not heard[1].instances[0].HasField("prefixes")
     finally:
         call.cancel()
 

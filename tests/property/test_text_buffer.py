@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seedance.protocol.events import UpstreamTokens
+from seedance.protocol.receipt import TextDigest
 from seedance.protocol.text import Piece, TextBuffer, TextGapError
 
 # What each token of an entry releases: nothing, ASCII, or several bytes.
@@ -47,6 +48,7 @@ def _after(buffer: TextBuffer, skip: int) -> tuple[object, ...]:
         buffer.whole_tokens,
         buffer.waiting_tokens,
         list(buffer.token_ids),
+        buffer.digest.hexdigest(),
     )
 
 
@@ -55,11 +57,13 @@ def test_the_quick_way_counts_like_the_careful_one(
     entries: list[tuple[list[str], bool, int]],
 ) -> None:
     """Text, offsets and every count are the same after each entry, also where a client is ahead (§4.9)."""
-    quick, careful = TextBuffer(), TextBuffer()
+    quick, careful = TextBuffer(digest=TextDigest()), TextBuffer(digest=TextDigest())
+    text = TextDigest()
     index = offset = 0
     for tokens, told, skip in entries:
         entry = _entry(tokens, index, offset, told=told)
         index, offset = index + len(tokens), offset + len(entry.text)
+        text.update(entry.text)
         fits = _say(quick, entry, quick=True)
         assert fits == _say(careful, entry, quick=False)
         if not fits:
@@ -70,3 +74,5 @@ def test_the_quick_way_counts_like_the_careful_one(
         assert seen == _after(careful, skip)
         if seen[0]:
             return
+        if not quick.pending:
+            assert seen[-1] == text.hexdigest(), "a receipt is of the framed text"

@@ -144,7 +144,7 @@ class GatewayProcess:
         await self._ready.wait()
         if not await socket.greeting():
             return
-        if not self.connections.admits:
+        if not self.connections.admits(""):
             socket.send_close(4429, "too many connections")
             return
         client = end.peer.host.name
@@ -158,7 +158,7 @@ class GatewayProcess:
             affinity=f"local|{client}",
             speech=speech(socket.subprotocol, socket),
         )
-        with self.connections.holding(connection):
+        with self.connections.holding(connection, ""):
             connection.open()
             try:
                 async for message in socket.messages():

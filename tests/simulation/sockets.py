@@ -140,6 +140,7 @@ class ServerSocket:
         self._news = asyncio.Event()
         self._over = False
         self._close_sent = False
+        self.on_small: Callable[[bytes], bool] = lambda _message: False
         end.hear(self._take, self._lost)
 
     @property
@@ -210,6 +211,8 @@ class ServerSocket:
         match kind:
             case _Op.HELLO:
                 self.subprotocol = payload.decode()
+            case _Op.TEXT if self._small(payload):
+                return
             case _Op.TEXT:
                 self._messages.append(payload.decode())
             case _Op.BINARY:
@@ -217,6 +220,10 @@ class ServerSocket:
             case _Op.CLOSE:
                 self._lost()
         self._news.set()
+
+    def _small(self, payload: bytes) -> bool:
+        waits = self._messages or self._over or self._close_sent
+        return not waits and self.on_small(payload)
 
     def _lost(self) -> None:
         self._over = True

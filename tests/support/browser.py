@@ -38,7 +38,12 @@ class Trouble(list[str]):
 
 @contextlib.asynccontextmanager
 async def open_page(
-    url: str, *, dark: bool = False, width: int = 1100, height: int = 800
+    url: str,
+    *,
+    dark: bool = False,
+    width: int = 1100,
+    height: int = 800,
+    any_certificate: bool = False,
 ) -> AsyncIterator[tuple[Page, Trouble]]:
     """A fresh page at `url`, and the list of what goes wrong on it."""
     host = url.split("/")[2]
@@ -50,6 +55,7 @@ async def open_page(
                 viewport={"width": width, "height": height},
                 color_scheme="dark" if dark else "light",
                 reduced_motion="reduce",
+                ignore_https_errors=any_certificate,
             )
             page.set_default_timeout(TIMEOUT_MS)
             page.on("pageerror", lambda error: trouble.append(f"error: {error}"))

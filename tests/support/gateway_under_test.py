@@ -13,6 +13,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from gateway.app import build_app
+from gateway.budgets.opening import open_budgets
 from gateway.config import GatewaySettings
 from gateway.connections import Connections
 from gateway.deps import GatewayDeps
@@ -20,9 +21,11 @@ from gateway.server import GatewayServer, bind
 from gateway.session.registry import SessionRegistry
 from gateway.session.usage import UsageOutbox
 from gateway.store.base import SessionStore
+from gateway.store.budgets import BudgetStore
 from gateway.store.memory import MemoryStore
 from gateway.tenants.opening import open_authenticator, open_tenants
 from gateway.tenants.upstream import FairUpstream
+from gateway.tls import open_certificate
 from gateway.upstream.base import Upstream
 from mesh.clock import Clock, SystemClock
 from mesh.telemetry.metrics import GatewayMetrics
@@ -38,6 +41,7 @@ def make_deps(
     store: SessionStore | None = None,
     clock: Clock | None = None,
     tracing: Tracing | None = None,
+    budget_store: BudgetStore | None = None,
     **settings: Any,
 ) -> GatewayDeps:
     """Collaborators for a test: anonymous callers are let in."""
@@ -46,16 +50,18 @@ def make_deps(
     clock = clock or SystemClock()
     store = store or MemoryStore(clock, made.resume_ttl_s)
     tenants = open_tenants(made, clock)
+    metrics = GatewayMetrics()
     return GatewayDeps(
         made,
         clock,
         store,
         FairUpstream(upstream, tenants, clock, made.openings_max),
         tracing or Tracing("gateway", "test"),
-        GatewayMetrics(),
+        metrics,
         open_authenticator(made, store, tenants, clock),
         UsageOutbox(store),
         tenants,
+        budgets=open_budgets(made, tenants, clock, metrics, budget_store),
     )
 
 
@@ -69,10 +75,12 @@ class GatewayUnderTest:
     stop: asyncio.Event
     port: int
     serving: asyncio.Task[None]
+    server: GatewayServer
 
     @property
     def url(self) -> str:
-        return f"ws://127.0.0.1:{self.port}/v2/infer"
+        scheme = "wss" if self.deps.settings.tls_cert else "ws"
+        return f"{scheme}://127.0.0.1:{self.port}/v2/infer"
 
 
 @asynccontextmanager
@@ -84,22 +92,27 @@ async def running_gateway(
     port = sock.getsockname()[1]
     deps = make_deps(upstream, store, port=port, **settings)
     registry = SessionRegistry(deps)
-    connections = Connections(deps.settings.connections_max)
+    connections = Connections(deps.settings.connections_max, deps.settings.connections_per_address)
     app = build_app(deps, registry, connections)
-    server = GatewayServer(app, deps.settings, connections, deps.clock)
+    certificate = open_certificate(deps.settings.tls_cert, deps.settings.tls_key)
+    server = GatewayServer(app, deps.settings, connections, deps.clock, certificate)
     stop = asyncio.Event()
     async with asyncio.TaskGroup() as tasks:
-        housekeeping = tasks.create_task(registry.run())
-        following = tasks.create_task(deps.tenants.run(deps.upstream))
+        housekeeping = [
+            tasks.create_task(registry.run()),
+            tasks.create_task(deps.tenants.run(deps.upstream)),
+        ]
+        if deps.budgets is not None:
+            housekeeping.append(tasks.create_task(deps.budgets.run()))
         serving = tasks.create_task(server.run_until(stop, sock))
         try:
-            yield GatewayUnderTest(deps, registry, connections, stop, port, serving)
+            yield GatewayUnderTest(deps, registry, connections, stop, port, serving, server)
         finally:
             stop.set()
             await serving
             await registry.close()
-            housekeeping.cancel()
-            following.cancel()
+            for task in housekeeping:
+                task.cancel()
             await deps.tenants.close()
 
 

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 __all__ = ["ServiceProcess", "running_service"]
 
@@ -43,15 +44,22 @@ class ServiceProcess:
 
 @contextlib.asynccontextmanager
 async def running_service(
-    module: str, *flags: str, env: dict[str, str] | None = None
+    module: str, *flags: str, env: dict[str, str] | None = None, log: Path | None = None
 ) -> AsyncIterator[ServiceProcess]:
-    """`python -m MODULE --port 0 --announce FLAGS`, killed when the block is left."""
+    """`python -m MODULE --port 0 --announce FLAGS`, killed when the block is left.
+
+    `log` is the file for what it logs; None: where the tests' own goes.
+    """
+    stderr = None if log is None else log.open("wb")
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", module, "--port", "0", "--announce", "--die-with-parent", *flags),
         stdout=asyncio.subprocess.PIPE,
+        stderr=stderr,
         env={**os.environ, **(env or {})},
     )
     assert process.stdout is not None
+    if stderr is not None:
+        stderr.close()
     try:
         async with asyncio.timeout(START_S):
             line = (await process.stdout.readline()).decode().split()

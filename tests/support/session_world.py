@@ -40,6 +40,7 @@ class FakeSocket:
         self.close_code: int | None = None
         self.full = False
         self.on_writable: Callable[[bool], None] = lambda _: None
+        self.on_small: Callable[[bytes], bool] = lambda _: False
 
     @property
     def piece_at(self) -> float | None:

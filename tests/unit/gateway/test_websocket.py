@@ -11,7 +11,7 @@ from gateway.subprotocols import BinarySpeech
 from gateway.tickets import Principal
 from gateway.websocket import Connection
 from seedance.protocol.envelope import seal
-from tests.support.session_world import FakeSocket, World
+from tests.support.session_world import FakeSocket, WindowedClient, World
 
 
 class _PoliteSocket(FakeSocket):
@@ -31,7 +31,7 @@ class _PoliteSocket(FakeSocket):
 
 @pytest.fixture
 async def world() -> AsyncIterator[World]:
-    made = World(lambda *_: [])
+    made = World(lambda *_: [b"some ", b"words ", b"of ", b"text"])
     yield made
     made.close()
 
@@ -62,3 +62,23 @@ async def test_others_have_their_turn(world: World, messages: list[bytes], turns
         await connection.on_message(message)
     assert socket.turns == turns
     connection.gone()
+
+
+async def test_an_acknowledgement_is_dealt_with_where_it_arrives(world: World) -> None:
+    """Alone it needs no task of its own; while an earlier message is dealt with, it waits its turn."""
+    client = WindowedClient()
+    client.connect(world.gateways[0])
+    await client.generate("a")
+    await world.commit()
+    await world.step(3)
+    client.read()
+    assert client.connection is not None
+    log = client.connection._owner.machine.delivery.log
+    assert len(log.entries) > 1
+    ack = f'{{"type":"ack","seq":{client.last_seq + 1}}}'.encode()
+    client.connection._hearing = True
+    assert not client.socket.on_small(ack)
+    client.connection._hearing = False
+    assert not client.socket.on_small(b'{"type":"ping"}')
+    assert client.socket.on_small(ack)
+    assert not log.entries

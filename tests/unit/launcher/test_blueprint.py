@@ -78,3 +78,17 @@ def test_workers_go_to_every_gateway(tmp_path: Path) -> None:
     """`--workers` is how many processes each gateway is."""
     gateways = [s for s in _specs(tmp_path, engine="script", workers=3) if s.kind == "gateway"]
     assert {_flag(s, "--workers") for s in gateways} == {"3"}
+
+
+def test_certificates_reach_who_needs_them(tmp_path: Path) -> None:
+    """Those for clients go to gateways, which are probed over TLS; those between services to all of them."""
+    tls = (tmp_path / "c.pem", tmp_path / "k.pem")
+    mtls = (tmp_path / "s.pem", tmp_path / "s.key", tmp_path / "ca.pem")
+    specs = _specs(tmp_path, engine="script", tls=tls, mtls=mtls)
+    gateways = [s for s in specs if s.kind == "gateway"]
+    assert {s.probe for s in gateways} == {"https"}
+    assert {_flag(s, "--tls-key") for s in gateways} == {str(tls[1])}
+    assert _flag(gateways[0], "--gateways").startswith("wss://")
+    services = [s for s in specs if s.kind != "store"]
+    assert {_flag(s, "--mtls-ca") for s in services} == {str(mtls[2])}
+    assert not [s for s in services if s.kind != "gateway" and "--tls-cert" in s.argv]

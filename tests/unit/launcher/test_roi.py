@@ -34,7 +34,7 @@ def test_report(folder: Path) -> None:
     assert (code, error) == (0, "")
     assert out == "Time and bandwidth: 216.04 CNY a month; see roi.html\n"
     page = (folder / "roi.html").read_text()
-    assert "1 lines were not understood and left out, the first at a.log:101." in page
+    assert "Lines that were not understood and left out: 1, the first at a.log:101." in page
     assert "<b>" not in page
     assert "2,160.00 CNY" in page  # of requests
 

@@ -18,13 +18,37 @@ def _ids(registry: Registry) -> list[str]:
 
 
 def test_a_lease_lasts_its_time_from_the_latest_report() -> None:
-    """A member stays for one lease after its latest report, not a moment longer."""
+    """One lease after its latest report, not a moment sooner, nobody knows a member's load."""
     registry = Registry(3.0, 10)
     registry.register(A, now=0.0)
-    registry.register(A, now=2.0)
+    registry.register(replace(A, load=Load(running=1)), now=2.0)
     assert not registry.expire(now=4.99)
     assert registry.expire(now=5.0)
+    assert not registry.expire(now=5.1)
+    (member,) = registry.snapshot().instances
+    assert member == replace(A, lapsed=True)
+    assert registry.register(replace(A, load=Load(running=2)), now=6.0)
+    (member,) = registry.snapshot().instances
+    assert (member.lapsed, member.load) == (False, Load(running=2))
+
+
+def test_who_never_comes_back_is_forgotten() -> None:
+    """CASES 78: one that has lapsed stays for a hundred leases: its way to us may be cut, no more."""
+    registry = Registry(3.0, 10)
+    registry.register(A, now=0.0)
+    registry.expire(now=300.0)
+    assert _ids(registry) == ["a"]
+    registry.expire(now=300.1)
     assert _ids(registry) == []
+
+
+def test_a_new_instance_at_the_address_replaces_one_that_lapsed() -> None:
+    """An address belongs to whoever registers from it: the one that has lapsed is not there."""
+    registry = Registry(3.0, 1)
+    registry.register(A, now=0.0)
+    registry.expire(now=3.0)
+    registry.register(replace(B, address=A.address), now=4.0)
+    assert _ids(registry) == ["b"]
 
 
 def test_revision_rises_only_with_change() -> None:

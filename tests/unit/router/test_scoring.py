@@ -8,7 +8,8 @@ from statistics import mean, pstdev
 import pytest
 
 from mesh.membership import Instance, Load
-from router.policy.scoring import Outcome, RouteKey, choose_instance
+from router.policy.affinity import affinity_hash
+from router.policy.scoring import Outcome, RouteKey, Standing, Table, carried, choose_instance
 
 
 def _instances(count: int, **fields: object) -> list[Instance]:
@@ -143,3 +144,125 @@ def test_says_why_nobody() -> None:
     assert unknown.outcome is Outcome.MODEL_UNKNOWN
     assert busy.outcome is Outcome.NONE_FREE
     assert choose_instance([], RouteKey("ann", "Generate")).outcome is Outcome.MODEL_UNKNOWN
+
+
+# ---------------------------------------------------------------- what they carry
+
+
+def _standing(
+    running: int | None, own: int = 0, own_reported: int = 0, weight: float = 1.0
+) -> Standing:
+    load = None if running is None else Load(running=running)
+    return Standing(Instance("i", "h:1", ("m",), weight=weight, load=load), own, own_reported)
+
+
+def test_load_is_ones_own_and_what_is_reported_of_others() -> None:
+    """Since a report one's own streams are counted, and others' taken to have changed alike."""
+    assert carried([_standing(10, own=4, own_reported=4)]) == [10]
+    assert carried([_standing(10, own=9, own_reported=4)]) == [9 + 6 * 2]
+    assert carried([_standing(9, own=1, own_reported=3)]) == [1 + 6 / 2]
+    assert carried([_standing(4, own=9, own_reported=4)]) == [9]
+    # Paused streams are one's own, and none of the engine's running ones.
+    assert carried([_standing(0, own=7, own_reported=7)]) == [7]
+
+
+def test_who_is_unknown_is_as_busy_as_the_others() -> None:
+    """CASES 78: neither full nor empty; by weight; and with no report at all one's own streams count."""
+    known, unknown = _standing(12, own=2, own_reported=2), _standing(None, own=1, weight=2.0)
+    assert carried([known, unknown]) == [12, 21]
+    assert carried([_standing(None, own=5), _standing(None)]) == [5, 0]
+
+
+def _loaded(instances: list[Instance], *loads: float) -> Table:
+    table = Table(instances)
+    table.carry(loads)
+    return table
+
+
+def test_nobody_is_given_more_than_its_bound() -> None:
+    """CASES 68: filled one by one, no instance ever has over 1.25 of the mean, whoever asks."""
+    table = Table(_instances(8))
+    counts: Counter[str] = Counter()
+    for n in range(800):
+        chosen = table.choose(affinity_hash("the only user", "Generate"))
+        assert chosen is not None
+        table.add(chosen.id)
+        counts[chosen.id] += 1
+        assert max(counts.values()) <= max(4, 1.25 * (n + 1) / 8 + 1)
+    assert max(counts.values()) / mean(counts.values()) <= 1.25
+
+
+def test_a_full_one_leaves_its_keys_to_the_next_in_their_order() -> None:
+    """Keys of others do not move, and the same key always goes to the same second choice."""
+    instances = _instances(4)
+    even, skewed = _loaded(instances, 10, 10, 10, 10), _loaded(instances, 40, 10, 10, 10)
+    for user in range(300):
+        key = affinity_hash(f"u{user}", "Generate")
+        home, found = even.choose(key), skewed.choose(key)
+        assert home is not None
+        assert found is not None
+        if home.id != "inference-0":
+            assert found == home
+        else:
+            assert found == even.choose(key, exclude={"inference-0"})
+
+
+def test_the_longest_known_prefix_wins_below_the_bound() -> None:
+    """Who has the prompt's beginning is chosen before whom affinity names, unless it is full."""
+    instances = _instances(4)
+    table = _loaded(instances, 10, 10, 10, 10)
+    keys = [affinity_hash(f"u{n}", "Generate") for n in range(50)]
+    for key in keys:
+        longest = table.choose(key, [{"inference-2"}, {"inference-1", "inference-2"}])
+        assert longest is not None
+        assert longest.id == "inference-2"
+        assert table.choose(key, [{"a stranger"}]) == table.choose(key)
+    full = _loaded(instances, 10, 10, 40, 10)
+    for key in keys:
+        shorter = full.choose(key, [{"inference-2"}, {"inference-1", "inference-2"}])
+        assert shorter is not None
+        assert shorter.id == "inference-1"
+        assert full.choose(key, [{"inference-2"}]) == full.choose(key)
+
+
+def test_affinity_decides_among_those_who_know_as_much() -> None:
+    """Users of one system prompt spread over all instances that have it."""
+    table = _loaded(_instances(4), 10, 10, 10, 10)
+    holders = [{"inference-1", "inference-3"}]
+    chosen = Counter(
+        found.id
+        for n in range(400)
+        if (found := table.choose(affinity_hash(f"u{n}", "Generate"), holders)) is not None
+    )
+    assert set(chosen) == holders[0]
+    assert min(chosen.values()) > 150
+
+
+def test_an_excluded_one_is_not_named_though_all_others_are_full() -> None:
+    """Then affinity alone decides; with everybody excluded there is nobody."""
+    table = _loaded(_instances(3), 0, 90, 90)
+    for n in range(50):
+        found = table.choose(affinity_hash(f"u{n}", "Generate"), exclude={"inference-0"})
+        assert found is not None
+        assert found.id != "inference-0"
+    assert table.choose(1, exclude={f"inference-{n}" for n in range(3)}) is None
+    assert Table([]).choose(1) is None
+
+
+def test_canary_instances_take_canary_keys_only() -> None:
+    """Other keys go there only when nobody else is left, and canary keys elsewhere without a canary."""
+    old, new = _instances(2)
+    new = Instance(new.id, new.address, new.models, canary=True)
+    for n in range(50):
+        assert _owner([old, new], f"u{n}") == old.id
+        assert _owner([old, new], f"u{n}", canary=True) == new.id
+    assert _owner([new], "ann") == new.id
+    assert _owner([old], "ann", canary=True) == old.id
+
+
+def test_one_that_lapsed_is_the_last_resort() -> None:
+    """CASES 78: who holds no connections names it when there is nobody else, and never before."""
+    known, lapsed = _instances(2)
+    lapsed = Instance(lapsed.id, lapsed.address, lapsed.models, lapsed=True)
+    assert {_owner([known, lapsed], f"u{n}") for n in range(50)} == {known.id}
+    assert _owner([lapsed], "ann") == lapsed.id

@@ -367,7 +367,7 @@ async def test_bad_bounds_of_usage(api: Api, bound: str) -> None:
 
 
 async def test_affinity(api: Api) -> None:
-    """One user, or else one address and agent of one tenant, goes one way."""
+    """One user, or else who brings one cookie, goes one way; only the nameless are given one."""
     seen = []
     choose = api.upstream.choose
 
@@ -376,11 +376,14 @@ async def test_affinity(api: Api) -> None:
         return choose(where)
 
     api.upstream.choose = recording  # type: ignore[method-assign]
-    await api.chat(user="ada")
-    await api.chat({"User-Agent": "curl"})
-    await api.chat({"X-Canary": "true"})
-    assert [where.user for where in seen[:2]] == ["local/ada", "local|10.0.0.1|curl"]
+    named = await api.chat(user="ada")
+    nameless = await api.chat({"User-Agent": "curl"})
+    cookie, _, _ = nameless.headers["set-cookie"].partition(";")
+    again = await api.chat({"User-Agent": "other", "Cookie": cookie, "X-Canary": "true"})
+    assert seen[0].user == "local/ada"
+    assert seen[1].user == seen[2].user == f"local~{cookie.partition('=')[2][:16]}"
     assert [where.canary for where in seen] == [False, False, True]
+    assert "set-cookie" not in named.headers.keys() | again.headers.keys()
 
 
 async def test_counters(api: Api) -> None:

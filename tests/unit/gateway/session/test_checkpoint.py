@@ -9,8 +9,13 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.session.checkpoint import MARK_CHECK_S, OWNER_TOLD_S, Checkpointer, StoreState
-from gateway.session.owner import WRITES_FAILED_MAX
+from gateway.session.checkpoint import (
+    MARK_CHECK_S,
+    OWNER_TOLD_S,
+    WRITES_FAILED_MAX,
+    Checkpointer,
+    StoreState,
+)
 from gateway.store.base import CommitResult, SessionWrite
 from gateway.store.memory import MemoryStore
 from tests.support.clock import FakeClock

@@ -44,7 +44,7 @@ class _Channel:
         said = self._answer()
         if isinstance(said, grpc.StatusCode):
             raise grpc.aio.AioRpcError(said, NOTHING, NOTHING)
-        return health_pb2.HealthCheckResponse(status=said)  # type: ignore[arg-type]
+        return health_pb2.HealthCheckResponse(status=said)
 
 
 class _Clock(SystemClock):

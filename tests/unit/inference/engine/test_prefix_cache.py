@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from inference.engine.block_pool import BlockPool
 from inference.engine.offload import ColdTier
 from inference.engine.prefix_cache import PrefixCache
@@ -164,3 +166,35 @@ def test_who_strays_from_a_public_prefix_shares_up_to_there() -> None:
     _, blocks = _filled(pool, cache, [*range(4), 99, 99, 99, 99], salt="a")
     assert _found(pool, cache, _sequence([*range(12), 1], salt="b")) == blocks[:1]
     assert _found(pool, cache, _sequence([*range(4), 99, 99, 99, 99, 1], salt="b")) == blocks[:1]
+
+
+def test_marks_live_as_long_as_the_blocks_where_they_end() -> None:
+    """A prompt's marks are told once its tokens are computed, until their blocks are overwritten."""
+    pool, cache = _made(6)
+    sequence = _sequence(list(range(16)))
+    sequence.marks = (7, 8, 9)
+    sequence.block_table = pool.allocate(4) or []
+    sequence.computed = 9
+    cache.store(sequence, 0)
+    assert cache.marks() == [7, 8]
+    sequence.computed = 16
+    cache.store(sequence, 9)
+    assert cache.marks() == [7, 8, 9]
+    pool.release(sequence.block_table)
+    pool.allocate(4)  # two never used, and the two that end the chain
+    assert cache.marks() == [7, 8]
+    pool.allocate(2)
+    assert cache.marks() == []
+
+
+def test_marks_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of more than fit the oldest are not told any more."""
+    monkeypatch.setattr("inference.engine.prefix_cache.MARKS_MAX", 2)
+    pool, cache = _made()
+    for n in range(3):
+        sequence = _sequence([n] * SIZE * 2)
+        sequence.marks = (n,)
+        sequence.block_table = pool.allocate(2) or []
+        sequence.computed = SIZE * 2
+        cache.store(sequence, 0)
+    assert cache.marks() == [1, 2]

@@ -55,7 +55,7 @@ def test_page_shows_every_number() -> None:
     at = texts.index(row[0])
     assert texts[at : at + 5] == row
     assert "98.77 CNY" in texts
-    assert "2026-11-01 00:00:00 UTC+08:00" in texts
+    assert "2026-11-01 00:00 UTC+08:00" in texts
     assert "closed" in texts
 
 

@@ -1,0 +1,53 @@
+"""The desk of a gateway, out of its settings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gateway.budgets.desk import BudgetDesk, BudgetsOf
+from gateway.budgets.model import Budget, read_budgets
+from gateway.budgets.prices import PlanPrices
+from gateway.config import GatewaySettings
+from gateway.openai.billing import plans_of
+from gateway.store.budgets import BudgetStore, MemoryBudgets, RedisBudgets
+from gateway.tenants.desk import Tenants
+from mesh.clock import Clock
+from mesh.telemetry.metrics import GatewayMetrics
+
+__all__ = ["open_budgets"]
+
+
+def open_budgets(
+    settings: GatewaySettings,
+    tenants: Tenants,
+    clock: Clock,
+    metrics: GatewayMetrics,
+    store: BudgetStore | None = None,
+) -> BudgetDesk:
+    """The desk, not running yet; its accounts are beside the sessions unless `store` is given."""
+    if store is None:
+        store = RedisBudgets(settings.redis) if settings.redis else MemoryBudgets(clock)
+
+    async def ask(tenant: str) -> dict[str, Any]:
+        return await plans_of(settings, tenant)
+
+    return BudgetDesk(
+        _budgets_of(settings, tenants),
+        store,
+        PlanPrices(ask if settings.metering else None),
+        clock,
+        on_soft=lambda tenant: metrics.soft_budgets.labels(tenant).inc(),
+        on_cut=lambda code: metrics.budget_cuts.labels(code).inc(),
+    )
+
+
+def _budgets_of(settings: GatewaySettings, tenants: Tenants) -> BudgetsOf:
+    """The budgets of the setting `budgets`, and those of the tenants file as it is in force."""
+    fixed = read_budgets(settings.budgets)
+
+    def find(tenant: str, key: str) -> Sequence[Budget]:
+        every = (*fixed, *tenants.tenant(tenant).budgets)
+        return [budget for budget in every if budget.covers(tenant, key)]
+
+    return find

@@ -1,0 +1,125 @@
+"""Where budgets' accounts are kept: in the store that all gateways share, or in this process alone."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import Protocol
+
+from redis.exceptions import NoScriptError, RedisError
+
+from gateway.budgets.account import (
+    DRY_MS,
+    SETTLED_KEPT_MS,
+    Account,
+    Answer,
+    Answers,
+    Hold,
+    Settle,
+    Verdict,
+)
+from gateway.store.base import StoreUnavailableError
+from mesh.clock import Clock
+from mesh.store import COMMAND_TIMEOUT_S, open_store
+
+__all__ = ["AccountName", "BudgetStore", "MemoryBudgets", "RedisBudgets"]
+
+_SCRIPT = (resources.files("gateway.store") / "scripts" / "budget.lua").read_text()
+_SHA = hashlib.sha1(_SCRIPT.encode()).hexdigest()  # noqa: S324 - the server's own name for a script
+# A month's account is kept until nobody can ask about it any more; a budget without period for ever.
+KEPT_MS = 70 * 86_400_000
+_ANSWER_PARTS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class AccountName:
+    """One budget in one period. `limit` and `soft` are what the configuration says now."""
+
+    name: str
+    limit: int | None
+    soft: int | None
+    ends: bool
+
+
+class BudgetStore(Protocol):
+    """Both implementations are held to the same behaviour by one suite."""
+
+    async def apply(self, account: AccountName, requests: Sequence[Hold | Settle]) -> Answers:
+        """Do all requests in order, at once. Raises `StoreUnavailableError`; it may have happened then."""
+        ...
+
+    async def close(self) -> None:
+        """Give back connections."""
+        ...
+
+
+class MemoryBudgets:
+    """Accounts of one process, by its clock. Gateways of one test share one object."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.accounts: dict[str, Account] = {}
+
+    async def apply(self, account: AccountName, requests: Sequence[Hold | Settle]) -> Answers:
+        """Do them; see the base."""
+        books = self.accounts.setdefault(account.name, Account())
+        now_ms = round(self._clock.monotonic() * 1000)
+        return books.apply(requests, account.limit, account.soft, now_ms)
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+class RedisBudgets:
+    """Accounts in the mesh's store, by its clock."""
+
+    def __init__(self, url: str) -> None:
+        self._redis = open_store(url, command_timeout_s=None)  # `apply` has a limit
+
+    async def apply(self, account: AccountName, requests: Sequence[Hold | Settle]) -> Answers:
+        """Do them in one round trip; see the base."""
+        # The braces keep an account's three keys on one node of a cluster.
+        key = f"seedance:budget:{{{account.name}}}"
+        arguments: list[str | int] = [
+            -1 if account.limit is None else account.limit,
+            -1 if account.soft is None else account.soft,
+            KEPT_MS if account.ends else 0,
+            SETTLED_KEPT_MS,
+            DRY_MS,
+        ]
+        for request in requests:
+            arguments += _words(request)
+        try:
+            async with asyncio.timeout(COMMAND_TIMEOUT_S):
+                reply = await self._call(key, arguments)
+        except (RedisError, OSError) as error:
+            raise StoreUnavailableError(type(error).__name__) from error
+        columns = (reply[1 + part :: _ANSWER_PARTS] for part in range(_ANSWER_PARTS))
+        holds = (
+            Answer(held, Verdict(verdict), bool(dry))
+            for held, verdict, dry in zip(*columns, strict=True)
+        )
+        return Answers(tuple(holds), bool(reply[0]))
+
+    async def _call(self, key: str, arguments: Sequence[str | int]) -> list[int]:
+        try:
+            reply = await self._redis.evalsha(_SHA, 1, key, *arguments)
+        except NoScriptError:
+            reply = await self._redis.eval(_SCRIPT, 1, key, *arguments)
+        return list(reply)
+
+    async def close(self) -> None:
+        """Give back connections."""
+        await self._redis.aclose()
+
+
+def _words(request: Hold | Settle) -> tuple[str | int, ...]:
+    if isinstance(request, Settle):
+        return ("settle", request.stream, request.cost)
+    return (
+        *("hold", request.stream, request.want, request.least, request.used),
+        *(request.step, request.ttl_ms, int(request.returns), int(request.lasting)),
+    )

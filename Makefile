@@ -11,7 +11,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 PROTOS := $(wildcard proto/seedance/v2/*.proto)
 PORT ?= 8080
 
-.PHONY: help install up test bench bench-engine bench-gpu bench-routing bench-sessions bench-tcp bench-tenants chaos clean fmt lint proto proto-check simulate test-compose test-equality test-heavy types
+.PHONY: help install up test bench bench-engine bench-gpu bench-routing bench-sessions bench-tcp bench-tenants chaos clean fmt fuzz lint proto proto-check simulate test-compose test-equality test-heavy types
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -84,6 +84,10 @@ bench-tenants: $(STAMP) ## Are tenants' weights kept, and does one tenant's nois
 RUNS ?= 100
 chaos: $(STAMP) ## Break the mesh RUNS times (100), of ENGINE script or native; SEED and KINDS as printed
 	$(BIN)/python -m tests.chaos --runs $(RUNS) $(if $(SEED),--seed $(SEED)) $(if $(KINDS),--kinds $(KINDS)) $(if $(ENGINE),--engine $(ENGINE))
+
+N ?= 100000
+fuzz: $(STAMP) ## N requests, messages and connections (100,000) that no client should send; SEED as printed
+	$(BIN)/python -m tests.fuzz --examples $(N) $(if $(SEED),--seed $(SEED))
 
 bench-gpu: $(STAMP) ## On a GPU: the same words as transformers? how fast? Under five minutes
 	$(BIN)/python -m launcher.bench.gpu

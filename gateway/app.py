@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 from fastapi import FastAPI, WebSocket
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
@@ -13,6 +14,7 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from gateway.connections import Connections
 from gateway.deps import GatewayDeps
 from gateway.http_errors import REQUEST_ID_HEADER, error_response, request_id
+from gateway.openai.document import openapi_document
 from gateway.openai.routes import openai_routes
 from gateway.receipts import receipt_routes
 from gateway.session.registry import SessionRegistry
@@ -34,6 +36,7 @@ def build_app(deps: GatewayDeps, registry: SessionRegistry, connections: Connect
     app.include_router(openai_routes(deps))
     app.include_router(receipt_routes(deps.receipts))
     _health(app, deps, registry, connections)
+    _document(app)
     _page(app)
 
     async def infer(websocket: WebSocket) -> None:
@@ -49,7 +52,8 @@ async def _refuse(request: Request, fault: Exception) -> Response:
     status = fault.status_code if isinstance(fault, HTTPException) else 500
     # The path is not repeated: people put keys there too (CASES 108).
     message = f"there is nothing here for {request.method}; see GET /v1/models"
-    headers = {REQUEST_ID_HEADER: request_id(request.headers)}
+    allowed = fault.headers if isinstance(fault, HTTPException) else None
+    headers = {REQUEST_ID_HEADER: request_id(request.headers), **(allowed or {})}
     return error_response(SeedanceError(ErrorCode.BAD_REQUEST, message), headers, status=status)
 
 
@@ -90,6 +94,14 @@ def _health(
     @app.get("/metrics")
     async def metrics() -> Response:
         return Response(render(deps.metrics.registry), media_type=CONTENT_TYPE)
+
+
+def _document(app: FastAPI) -> None:
+    body = msgspec.json.encode(openapi_document())
+
+    @app.get("/openapi.json")
+    async def openapi() -> Response:
+        return Response(body, media_type="application/json")
 
 
 def _page(app: FastAPI) -> None:

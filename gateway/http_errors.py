@@ -15,10 +15,26 @@ from starlette.responses import Response
 from gateway.auth import REFUSALS, Refusal
 from seedance.protocol.errors import ErrorCode, SeedanceError
 
-__all__ = ["REQUEST_ID_HEADER", "error_body", "error_response", "refusal_response", "request_id"]
+__all__ = [
+    "REQUEST_ID_HEADER",
+    "HttpError",
+    "error_body",
+    "error_response",
+    "refusal_response",
+    "request_id",
+]
 
 REQUEST_ID_HEADER = "X-Request-Id"
 _REQUEST_ID = re.compile(r"[!-~]{1,128}", re.ASCII)
+
+
+class HttpError(Exception):
+    """A `bad_request` with a more exact status of HTTP's own; `message` is for the caller."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
 
 
 def request_id(headers: Headers) -> str:

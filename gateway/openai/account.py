@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gateway.deps import GatewayDeps
@@ -16,7 +17,7 @@ from seedance.protocol.request import GenerateRequest
 
 __all__ = ["Account", "Caller"]
 
-# An HTTP request is a session that nobody can resume, with a stream for each choice; the bill is one.
+# An HTTP request is a session that nobody can resume, with a stream for each answer; the bill is one.
 _SESSION_PREFIX = "http-"
 _STREAM = "0"
 _FAILURES = frozenset(code.value for code in ErrorCode)
@@ -27,7 +28,9 @@ _CANCELLED = "cancelled"
 class Caller:
     """On whose behalf: the tenant that pays, what the router's rule goes by, and the trace.
 
-    `key` is the API key's name, for budgets. `operation` is the semantic conventions' word: `chat` or `text_completion`.
+    `key` is the API key's name, for budgets. `operation` is the semantic conventions' word: `chat` or
+    `text_completion`. `run` names the run of a request that may be repeated, so that it is billed once;
+    empty: a name is made.
     """
 
     tenant: str
@@ -36,22 +39,30 @@ class Caller:
     canary: bool = False
     traceparent: str | None = None
     key: str = ""
+    run: str = ""
 
 
 class Account:
-    """Opened with the request, if its tenant may make it; when each of its `choices` is closed, everything is written down, once.
+    """Opened with what is asked, if its tenant may; written down when all generations are closed, once.
 
-    The prompt is counted once, whatever the number of choices: it is the first one's (CASES 90).
-    Raises `SeedanceError` when the tenant is over a limit.
+    There are `choices` generations for each of `requests`, in that order. A prompt is counted once,
+    whatever the number of its choices: as its first one found it (CASES 89, 90). Raises `SeedanceError`
+    when the tenant is over a limit.
     """
 
     def __init__(
-        self, deps: GatewayDeps, request: GenerateRequest, caller: Caller, choices: int = 1
+        self,
+        deps: GatewayDeps,
+        requests: Sequence[GenerateRequest],
+        caller: Caller,
+        choices: int = 1,
     ) -> None:
-        self._permit = deps.tenants.admit(caller.tenant, request, choices)
-        self.session = _SESSION_PREFIX + secrets.token_hex(12)
-        self.usage = Usage()
-        self._open_choices = choices
+        request, *more = requests
+        self._choices = choices
+        self._running = choices * len(requests)
+        self._permit = deps.tenants.admit(caller.tenant, request, self._running, more)
+        self.session = _SESSION_PREFIX + (caller.run or secrets.token_hex(12))
+        self._prompts = [Usage()] * len(requests)
         self._framed_tokens = 0
         self._reasons: list[str] = []
         self._deps = deps
@@ -68,17 +79,21 @@ class Account:
         """What the instance's and metering's spans become children of."""
         return self._span.traceparent
 
-    def generation(self, choice: int) -> str:
-        """The identity of one choice at the instances."""
-        return f"{self.session}/{choice}"
+    def generation(self, index: int) -> str:
+        """The identity of one generation at the instances."""
+        return f"{self.session}/{index}"
 
-    def accepted(self, accepted: UpstreamAccepted) -> None:
+    def prompt(self, index: int) -> Usage:
+        """What the prompt of one generation is billed; its completion is not counted here."""
+        return self._prompts[index // self._choices]
+
+    def accepted(self, index: int, accepted: UpstreamAccepted) -> None:
         """An instance took it; after a re-opening, another one perhaps."""
         self._model = accepted.model
         self._instance = accepted.instance
-        self.usage = Usage(
-            accepted.prompt_tokens or self.usage.prompt_tokens, self.usage.cached_tokens
-        )
+        known = self.prompt(index)
+        tokens = accepted.prompt_tokens or known.prompt_tokens
+        self._prompts[index // self._choices] = Usage(tokens, known.cached_tokens)
 
     def text_sent(self) -> None:
         """Text is on its way to the client."""
@@ -86,26 +101,27 @@ class Account:
             self._first_text_s = self._deps.clock.monotonic()
             self._deps.metrics.ttft.observe(self._first_text_s - self._started_s)
 
-    def computed(self, choice: int, usage: Usage) -> None:
+    def computed(self, index: int, usage: Usage) -> None:
         """What the instance counted. Of it only the prompt is believed: see `close`."""
+        prompt, choice = divmod(index, self._choices)
         if choice == 0:
-            prompt_tokens = usage.prompt_tokens or self.usage.prompt_tokens
-            self.usage = Usage(prompt_tokens, usage.cached_tokens)
+            prompt_tokens = usage.prompt_tokens or self._prompts[prompt].prompt_tokens
+            self._prompts[prompt] = Usage(prompt_tokens, usage.cached_tokens)
 
     def close(self, framed_tokens: int, reason: str) -> None:
-        """A choice is over: `framed_tokens` reached the answer and are billed (§4.9).
+        """A generation is over: `framed_tokens` reached the answer and are billed (§4.9).
 
         `reason`: a finish reason or an error's code. What no instance took costs nothing.
         """
         self._framed_tokens += framed_tokens
         self._reasons.append(reason)
-        self._open_choices -= 1
-        if not self._open_choices:
+        self._running -= 1
+        if not self._running:
             self._write()
 
     def _write(self) -> None:
         self._permit.close()
-        # One choice that fails fails the request, and the others are cancelled for it.
+        # One generation that fails fails the request, and the others are cancelled for it.
         failures = [r for r in self._reasons if r in _FAILURES]
         cancelled = [r for r in self._reasons if r == _CANCELLED]
         reason = next(iter(failures or cancelled or self._reasons))
@@ -115,7 +131,7 @@ class Account:
                 Attribute.RESPONSE_MODEL: self._model,
                 Attribute.INSTANCE: self._instance,
                 Attribute.FINISH_REASONS: (reason,),
-                Attribute.INPUT_TOKENS: self.usage.prompt_tokens,
+                Attribute.INPUT_TOKENS: sum(usage.prompt_tokens for usage in self._prompts),
                 Attribute.OUTPUT_TOKENS: self._framed_tokens,
             }
         )
@@ -133,8 +149,8 @@ class Account:
             model=self._model,
             instance=self._instance,
             finish_reason=reason,
-            prompt_tokens=self.usage.prompt_tokens,
-            cached_tokens=self.usage.cached_tokens,
+            prompt_tokens=sum(usage.prompt_tokens for usage in self._prompts),
+            cached_tokens=sum(usage.cached_tokens for usage in self._prompts),
             completion_tokens=self._framed_tokens,
             started_ms=self._started_ms,
             ended_ms=self._started_ms + took_ms,

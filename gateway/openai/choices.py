@@ -1,4 +1,4 @@
-"""The parallel answers to one request (OpenAI's `n`): as many generations, under one account."""
+"""The parallel answers to one body: `n` for each of its prompts, each a generation, under one account."""
 
 from __future__ import annotations
 
@@ -15,45 +15,40 @@ from gateway.upstream.base import UpstreamAccepted
 from seedance.protocol.frames import Usage
 from seedance.protocol.request import GenerateRequest
 
-__all__ = ["Choices", "usage_of_all"]
+__all__ = ["Choices"]
 
 T = TypeVar("T")
-
-
-def usage_of_all(ends: Sequence[End]) -> Usage:
-    """What the request is billed: the prompt once, every choice's tokens."""
-    completion = sum(end.usage.completion_tokens for end in ends)
-    return replace(ends[0].usage, completion_tokens=completion)
 
 
 class Choices:
     """Opens, reads and closes the generations together; what befalls one befalls all.
 
-    They share a seed and differ in their choice, of which an instance's randomness is a function too:
-    choice 0 is what the request would be answered alone.
+    `requests` differ in their prompt alone; the answers to the first come first. The `count` choices of one
+    prompt share a seed and differ in their choice, of which an instance's randomness is a function
+    too: choice 0 is what the request would be answered alone.
     """
 
     def __init__(
         self,
         deps: GatewayDeps,
-        request: GenerateRequest,
+        requests: Sequence[GenerateRequest],
         caller: Caller,
         count: int = 1,
         *,
         credit: int | None,
     ) -> None:
-        account = Account(deps, request, caller, count)
-        seed = request.sampling.seed
+        account = Account(deps, requests, caller, count)
+        seed = requests[0].sampling.seed
         seed = secrets.randbits(63) if seed is None else seed
-        self._generations = [
-            Generation(
-                deps,
-                replace(request, sampling=replace(request.sampling, seed=seed, choice=choice)),
-                caller,
-                account,
-                credit=credit,
-            )
+        single = [
+            replace(request, sampling=replace(request.sampling, seed=seed, choice=choice))
+            for request in requests
             for choice in range(count)
+        ]
+        self._count = count
+        self._generations = [
+            Generation(deps, request, caller, account, index, credit=credit)
+            for index, request in enumerate(single)
         ]
 
     async def open(self) -> UpstreamAccepted:
@@ -62,13 +57,13 @@ class Choices:
         return taken[0]
 
     async def each(self, read: Callable[[int, Generation], Awaitable[T]]) -> list[T]:
-        """Run `read` for every choice at once.
+        """Run `read` for every generation at once, given its index.
 
         Raises the first error, once the others' reading has been cancelled.
         """
 
-        async def run(choice: int, generation: Generation) -> T:
-            return await read(choice, generation)
+        async def run(index: int, generation: Generation) -> T:
+            return await read(index, generation)
 
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -78,6 +73,15 @@ class Choices:
         else:
             return [task.result() for task in running]
         raise failure
+
+    def usage(self, ends: Sequence[End]) -> Usage:
+        """What is billed: each prompt once, every answer's tokens."""
+        prompts = [end.usage for end in ends[:: self._count]]
+        return Usage(
+            sum(usage.prompt_tokens for usage in prompts),
+            sum(usage.cached_tokens for usage in prompts),
+            sum(end.usage.completion_tokens for end in ends),
+        )
 
     async def close(self) -> None:
         """Cancel those that have not ended, and write down what all cost."""

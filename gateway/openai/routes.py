@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -15,11 +15,18 @@ from starlette.responses import Response
 
 from gateway.auth import Principal, Refusal
 from gateway.deps import GatewayDeps
-from gateway.http_errors import REQUEST_ID_HEADER, error_response, refusal_response, request_id
+from gateway.http_errors import (
+    REQUEST_ID_HEADER,
+    HttpError,
+    error_response,
+    refusal_response,
+    request_id,
+)
 from gateway.openai.account import Caller
 from gateway.openai.answers import AnswerShape, ChatShape, CompletionShape
 from gateway.openai.billing import invoice_of, invoices_of, plans_of
 from gateway.openai.choices import Choices
+from gateway.openai.idempotency import Repeats, read_key
 from gateway.openai.run import CREDIT_TOKENS
 from gateway.openai.schema import Asked, read_chat, read_completion
 from gateway.openai.sse import GenerationResponse
@@ -56,26 +63,18 @@ _CHAT = _Face("chat", "chatcmpl-", read_chat, ChatShape)
 _COMPLETION = _Face("text_completion", "cmpl-", read_completion, CompletionShape)
 
 
-class _BodyError(Exception):
-    """A body that is refused before it is read to its end."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-        self.message = message
-
-
 def openai_routes(deps: GatewayDeps) -> APIRouter:
     """`/v1/chat/completions`, `/v1/completions`, `/v1/models`, and what the tenant owes."""
     router = APIRouter()
+    repeats = Repeats(deps)
 
     @router.post("/v1/chat/completions")
     async def chat(request: Request) -> Response:
-        return await _guarded(deps, request, _generate(deps, _CHAT))
+        return await _guarded(deps, request, _generate(deps, repeats, _CHAT))
 
     @router.post("/v1/completions")
     async def completions(request: Request) -> Response:
-        return await _guarded(deps, request, _generate(deps, _COMPLETION))
+        return await _guarded(deps, request, _generate(deps, repeats, _COMPLETION))
 
     @router.get("/v1/models")
     async def models(request: Request) -> Response:
@@ -116,7 +115,7 @@ async def _guarded(deps: GatewayDeps, request: Request, answer: Answer) -> Respo
     except SeedanceError as error:
         deps.metrics.rejected.labels(error.code.value).inc()
         return error_response(error, headers)
-    except _BodyError as error:
+    except HttpError as error:
         deps.metrics.rejected.labels(ErrorCode.BAD_REQUEST.value).inc()
         refused = SeedanceError(ErrorCode.BAD_REQUEST, error.message)
         return error_response(refused, headers, status=error.status)
@@ -131,10 +130,10 @@ async def _body(request: Request) -> bytes:
             async for part in request.stream():
                 body += part
                 if len(body) > BODY_BYTES_MAX:
-                    raise _BodyError(413, f"the body must be at most {BODY_BYTES_MAX} bytes")
+                    raise HttpError(413, f"the body must be at most {BODY_BYTES_MAX} bytes")
     except TimeoutError:
         message = f"the body must arrive within {BODY_WITHIN_S:g} s"
-        raise _BodyError(408, message) from None
+        raise HttpError(408, message) from None
     return bytes(body)
 
 
@@ -145,9 +144,10 @@ def _json(body: Any, headers: Mapping[str, str]) -> Response:
 # ---------------------------------------------------------------- text
 
 
-def _generate(deps: GatewayDeps, face: _Face) -> Answer:
+def _generate(deps: GatewayDeps, repeats: Repeats, face: _Face) -> Answer:
     async def answer(request: Request, principal: Principal, headers: dict[str, str]) -> Response:
-        asked = face.read(await _body(request), request.headers)
+        body = await _body(request)
+        asked = face.read(body, request.headers)
         affinity = deps.affinity.of(request, principal, asked.user)
         if affinity.set_cookie:
             headers["set-cookie"] = affinity.set_cookie
@@ -159,15 +159,20 @@ def _generate(deps: GatewayDeps, face: _Face) -> Answer:
             traceparent=request.headers.get(TRACEPARENT_HEADER),
             key=principal.key,
         )
-        credit = CREDIT_TOKENS if asked.stream else None
-        choices = Choices(deps, asked.request, caller, asked.choices, credit=credit)
         created_s = deps.clock.wall_ms() // 1000
         answer_id = face.id_prefix + secrets.token_hex(12)
 
         def shape(model: str) -> AnswerShape:
             return face.shape(answer_id, created_s, model)
 
-        return GenerationResponse(choices, asked, shape, headers)
+        def run(name: str = "") -> GenerationResponse:
+            credit = CREDIT_TOKENS if asked.stream else None
+            named = replace(caller, run=name)
+            choices = Choices(deps, asked.requests, named, asked.choices, credit=credit)
+            return GenerationResponse(choices, asked, shape, headers)
+
+        key = read_key(request.headers, principal.tenant, face.operation, body)
+        return run() if key is None else repeats.response(key, run, headers)
 
     return answer
 

@@ -65,6 +65,7 @@ class _Lost:
 class Generation:
     """Opens, reads, re-opens and closes one generation; the `StreamListener` of its stream.
 
+    `index` is its place among those of the account.
     `credit` None lets the engine run ahead of the reader (who wants the answer in one piece).
     `open` first, then `next` until it returns an `End` or raises; `close` always.
     """
@@ -75,6 +76,7 @@ class Generation:
         request: GenerateRequest,
         caller: Caller,
         account: Account,
+        index: int = 0,
         *,
         credit: int | None,
     ) -> None:
@@ -84,6 +86,7 @@ class Generation:
         self._credit = credit
         self._granted = 0
         self._account = account
+        self._index = index
         self._text = TextBuffer()
         self._handle: StreamHandle | None = None
         self._epoch = 0
@@ -203,7 +206,7 @@ class Generation:
             credit = max(1, self._credit - self._text.waiting_tokens)
             self._granted = len(self._text.token_ids) + credit
         spec = Open(
-            generation=self._account.generation(self._request.sampling.choice),
+            generation=self._account.generation(self._index),
             epoch=self._epoch,
             request=within_quota(
                 self._request, self._accepted.token_quota if self._accepted else 0
@@ -243,7 +246,7 @@ class Generation:
         if self._accepted is None:
             self._accepted = accepted
         self._deps.retries.taken()
-        self._account.accepted(accepted)
+        self._account.accepted(self._index, accepted)
         self._wake.set()
 
     def on_tokens(self, tokens: UpstreamTokens) -> None:
@@ -266,17 +269,17 @@ class Generation:
 
     def on_done(self, finish_reason: str, usage: Usage, _timing: Timing) -> None:
         """It ended well."""
-        self._account.computed(self._request.sampling.choice, usage)
+        self._account.computed(self._index, usage)
         if finish_reason == "cancelled" and not self._cancelling:
             # Ended over there without a word from us: this must not look like an end (CASES 67).
             self._finish(_gone("the generation was ended by its instance"))
         else:
-            self._finish(End(finish_reason, self._account.usage))
+            self._finish(End(finish_reason, self._account.prompt(self._index)))
 
     def on_error(self, error: SeedanceError, usage: Usage | None) -> None:
         """The instance refused or failed it."""
         if usage is not None:
-            self._account.computed(self._request.sampling.choice, usage)
+            self._account.computed(self._index, usage)
         if self._accepted is None:
             again = error.code in _TRY_ELSEWHERE and self._deps.retries.spend()
         else:

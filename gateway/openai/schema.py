@@ -1,14 +1,16 @@
 """What OpenAI-shaped bodies ask for: strict on what is known, deaf to what is not.
 
 `null` means "left out" for every optional field, as OpenAI's own clients send it. Nothing is
-silently done otherwise than asked: what is not served (tools, JSON mode) is refused by
-name. Two choices of ours, for one behaviour on every way into the mesh: without `max_tokens` an
-answer may fill the context, also on `/v1/completions`; text parts are joined as they stand.
+silently done otherwise than asked: what changes an answer and is not served (tools, JSON mode) is
+refused by name; what does not (`store`, `metadata`, `service_tier`, …) is passed over, as any
+field that is not known. Two choices of ours, for one behaviour on every way into the mesh: without
+`max_tokens` an answer may fill the context, also on `/v1/completions`; text parts are joined as
+they stand.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -31,24 +33,33 @@ MAX_LATENCY_HEADER = "X-Max-Latency"
 # OpenAI's own word for `system` on newer models.
 _DEVELOPER_ROLE = "developer"
 _SEED_MASK = 2**63 - 1
-# Each is a generation of its own.
+# Of one prompt.
 CHOICES_MAX = 8
+# Of all prompts together: each is a generation of its own, and a session has as many at most (§2).
+GENERATIONS_MAX = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What to generate, in how many `choices`, and how to answer.
+    """What to generate, in how many `choices` for each request, and how to answer.
 
-    `names` says what the client calls a field of the request, where that differs: a refusal that
+    `more`: the further requests of a body with several prompts; they differ in the prompt alone.
+    `user` is what keeps a user's requests together. `names` says what the client calls a field of the request, where that differs: a refusal that
     comes from further in is translated with it.
     """
 
     request: GenerateRequest
+    more: tuple[GenerateRequest, ...] = ()
     choices: int = 1
     stream: bool = False
     include_usage: bool = False
     user: str | None = None
     names: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def requests(self) -> tuple[GenerateRequest, ...]:
+        """All requests, a prompt each."""
+        return (self.request, *self.more)
 
     def in_clients_words(self, error: SeedanceError) -> SeedanceError:
         """The error, with the client's name for the field at fault."""
@@ -90,6 +101,9 @@ def _role(path: str, value: Any) -> str:
 
 def _message(path: str, value: Any) -> ChatMessage:
     message = _object(path, value)
+    for name in ("tool_calls", "function_call"):
+        if message.get(name):
+            _no_tools(f"{path}.{name}", message[name])
     return ChatMessage(
         role=fields.required(message, "role", _role, f"{path}."),
         content=fields.required(message, "content", _content, f"{path}."),
@@ -130,16 +144,21 @@ def _token_id(path: str, value: Any) -> int:
     return int(value)
 
 
-def _prompt(path: str, value: Any) -> str | tuple[int, ...]:
+def _prompt(path: str, value: Any) -> GenerateRequest:
     if isinstance(value, str):
-        return fields.text(path, value)
+        return GenerateRequest(prompt=fields.text(path, value))
     if not isinstance(value, list) or not value:
         raise bad_field(path, "a string or a list of token ids")
-    if isinstance(value[0], str | list):
-        if len(value) > 1:
-            raise bad_field(path, "one prompt per request")
-        return _prompt(f"{path}[0]", value[0])
-    return tuple(fields.items(_token_id)(path, value))
+    return GenerateRequest(prompt_token_ids=fields.items(_token_id)(path, value))
+
+
+def _prompts(path: str, value: Any) -> tuple[GenerateRequest, ...]:
+    """A text, a list of token ids, or a list of either."""
+    if isinstance(value, list) and value and isinstance(value[0], str | list):
+        if len(value) > GENERATIONS_MAX:
+            raise bad_field(path, f"at most {GENERATIONS_MAX} prompts")
+        return tuple(fields.items(_prompt)(path, value))
+    return (_prompt(path, value),)
 
 
 # ---------------------------------------------------------------- what is not served
@@ -159,17 +178,25 @@ def _no_tools(path: str, value: Any) -> None:
         raise bad_field(path, "left out: tools are not served yet")
 
 
+def _left_out(path: str, _value: Any) -> None:
+    raise bad_field(path, "left out: it is not served yet")
+
+
 def _plain_text(path: str, value: Any) -> None:
     fields.required(_object(path, value), "type", _only("text"), f"{path}.")
 
 
 _REFUSED: dict[str, fields.Reader] = {
-    "best_of": _only(1),
     "echo": _only(False),
     "suffix": _only(""),
     "tools": _no_tools,
     "functions": _no_tools,
     "tool_choice": _only("none", "auto"),
+    "function_call": _only("none", "auto"),
+    "modalities": _only(["text"]),
+    "audio": _left_out,
+    "moderation": _left_out,
+    "web_search_options": _left_out,
     "response_format": _plain_text,
 }
 
@@ -214,10 +241,35 @@ def _header(headers: Mapping[str, str], name: str) -> int:
     return int(value)
 
 
+def _parallel(body: dict[str, Any], prompts: int) -> int:
+    """How many choices each prompt gets: `n`, bounded."""
+    choices = _choices("n", body["n"]) if "n" in body else 1
+    if choices * prompts > GENERATIONS_MAX:
+        allowed = f"at most {GENERATIONS_MAX // prompts}: {prompts} prompts have {GENERATIONS_MAX}"
+        raise bad_field("n", f"{allowed} choices at most")
+    if "best_of" in body and fields.integer("best_of", body["best_of"]) != choices:
+        raise bad_field("best_of", f"`n`, {choices}: nothing else is served yet")
+    return choices
+
+
+def _wants_usage(body: dict[str, Any], *, stream: bool) -> bool:
+    options = _object("stream_options", body.get("stream_options", {}))
+    if options and not stream:
+        raise bad_field("stream_options", "left out when `stream` is not true")
+    wanted = options.get("include_usage")
+    return wanted is not None and fields.flag("stream_options.include_usage", wanted)
+
+
+def _user(body: dict[str, Any]) -> str | None:
+    """Who it is for: OpenAI asks for prompts that begin alike to be told by `prompt_cache_key`."""
+    given = fields.read(body, {"prompt_cache_key": fields.text, "user": fields.text})
+    return next(iter(given.values()), None)
+
+
 def _asked(
     body: dict[str, Any],
     headers: Mapping[str, str],
-    source: GenerateRequest,
+    prompts: Sequence[GenerateRequest],
     logprobs: int | None,
     names: dict[str, str],
 ) -> Asked:
@@ -225,30 +277,29 @@ def _asked(
         if name in body:
             check(name, body[name])
     stream = "stream" in body and fields.flag("stream", body["stream"])
-    options = _object("stream_options", body.get("stream_options", {}))
-    include_usage = options.get("include_usage")
-    if options and not stream:
-        raise bad_field("stream_options", "left out when `stream` is not true")
-    names |= {"expected_tokens": EXPECTED_TOKENS_HEADER, "max_latency_ms": MAX_LATENCY_HEADER}
-    sampling = Sampling(logprobs=logprobs, **fields.read(body, _SAMPLING))
-    request = replace(
-        source,
-        sampling=sampling,
-        expected_tokens=_header(headers, EXPECTED_TOKENS_HEADER),
-        max_latency_ms=_header(headers, MAX_LATENCY_HEADER),
+    common: dict[str, Any] = {
+        "sampling": Sampling(logprobs=logprobs, **fields.read(body, _SAMPLING)),
+        "expected_tokens": _header(headers, EXPECTED_TOKENS_HEADER),
+        "max_latency_ms": _header(headers, MAX_LATENCY_HEADER),
         **fields.read(body, _REQUEST),
-    )
+    }
+    first, *more = (replace(prompt, **common) for prompt in prompts)
     asked = Asked(
-        request,
-        choices=_choices("n", body["n"]) if "n" in body else 1,
+        first,
+        tuple(more),
+        choices=_parallel(body, len(prompts)),
         stream=stream,
-        include_usage=include_usage is not None
-        and fields.flag("stream_options.include_usage", include_usage),
-        user=fields.text("user", body["user"]) if "user" in body else None,
-        names=names,
+        include_usage=_wants_usage(body, stream=stream),
+        user=_user(body),
+        names={
+            **names,
+            "expected_tokens": EXPECTED_TOKENS_HEADER,
+            "max_latency_ms": MAX_LATENCY_HEADER,
+        },
     )
     try:
-        check_request(request)
+        for request in asked.requests:
+            check_request(request)
     except SeedanceError as error:
         raise asked.in_clients_words(error) from None
     return asked
@@ -267,15 +318,12 @@ def read_chat(raw: bytes, headers: Mapping[str, str]) -> Asked:
     if top and not wanted:
         raise bad_field("top_logprobs", "left out when `logprobs` is not true")
     logprobs = top if wanted else None
-    return _asked(body, headers, GenerateRequest(messages=messages), logprobs, names)
+    return _asked(body, headers, [GenerateRequest(messages=messages)], logprobs, names)
 
 
 def read_completion(raw: bytes, headers: Mapping[str, str]) -> Asked:
     """The body of `POST /v1/completions`. Raises `SeedanceError` naming the field at fault."""
     body = _body(raw)
-    prompt = fields.required(body, "prompt", _prompt)
+    prompts = fields.required(body, "prompt", _prompts)
     logprobs = fields.integer("logprobs", body["logprobs"]) if "logprobs" in body else None
-    if isinstance(prompt, str):
-        return _asked(body, headers, GenerateRequest(prompt=prompt), logprobs, {})
-    source = GenerateRequest(prompt_token_ids=prompt)
-    return _asked(body, headers, source, logprobs, {"prompt_token_ids": "prompt"})
+    return _asked(body, headers, prompts, logprobs, {"prompt_token_ids": "prompt"})

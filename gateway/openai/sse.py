@@ -18,18 +18,24 @@ from starlette.types import Receive, Scope, Send
 
 from gateway.http_errors import error_body, error_response
 from gateway.openai.answers import AnswerShape
-from gateway.openai.choices import Choices, usage_of_all
+from gateway.openai.choices import Choices
 from gateway.openai.run import End, Generation
 from gateway.openai.schema import Asked
 from gateway.upstream.base import UpstreamAccepted
 from seedance.protocol.errors import SeedanceError
 
-__all__ = ["ADOPTED_BATCH_HEADER", "TOKEN_QUOTA_HEADER", "GenerationResponse"]
+__all__ = [
+    "ADOPTED_BATCH_HEADER",
+    "STALL_S",
+    "TOKEN_QUOTA_HEADER",
+    "GenerationResponse",
+    "while_connected",
+]
 
 ADOPTED_BATCH_HEADER = "X-Adopted-Batch-Size"
 TOKEN_QUOTA_HEADER = "X-Token-Quota"  # noqa: S105 - a header's name
 
-Put = Callable[[bytes], Awaitable[None]]
+Tell = Callable[[Mapping[str, Any]], Awaitable[None]]
 
 # A reader that takes nothing for so long is gone, as on a WebSocket (30 s and 15 s, §2): until then its
 # generation pauses, but holds its blocks.
@@ -51,7 +57,7 @@ class GenerationResponse(Response):
     """Runs a request's generations while they are sent.
 
     `shape` makes the answer's form for the model that took it; `headers` go on every answer, also
-    on a refusal.
+    on a refusal. `complete`: everything was sent, and nothing failed.
     """
 
     def __init__(
@@ -66,11 +72,12 @@ class GenerationResponse(Response):
         self._asked = asked
         self._shape = shape
         self._common = dict(headers)
+        self.complete = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, and whatever happens, close the generations."""
         try:
-            await _while_connected(receive, self._answer(scope, receive, send))
+            await while_connected(receive, self._answer(scope, receive, send))
         finally:
             await self._choices.close()
 
@@ -88,13 +95,14 @@ class GenerationResponse(Response):
             refusal = error_response(self._asked.in_clients_words(error), self._common)
             await refusal(scope, receive, send)
         else:
-            usage = usage_of_all([end for _, end in answers])
+            usage = self._choices.usage([end for _, end in answers])
             body = msgspec.json.encode(shape.whole(answers, usage))
             answer = Response(body, headers=headers, media_type="application/json")
             await answer(scope, receive, send)
+            self.complete = True
 
     async def _stream(self, send: Send, headers: dict[str, str], shape: AnswerShape) -> None:
-        raw = [(k.encode(), v.encode()) for k, v in (headers | _SSE_HEADERS).items()]
+        raw = [(k.lower().encode(), v.encode()) for k, v in (headers | _SSE_HEADERS).items()]
 
         async def tell(kind: str, **fields: Any) -> None:
             async with asyncio.timeout(STALL_S):
@@ -106,8 +114,14 @@ class GenerationResponse(Response):
             async with sending:  # the choices' chunks come interleaved, each in one piece
                 await tell("body", body=event, more_body=more)
 
+        # As OpenAI does: who asked for the usage finds the field in every chunk.
+        no_usage = {"usage": None} if self._asked.include_usage else {}
+
+        async def chunk(body: Mapping[str, Any]) -> None:
+            await put(_event({**body, **no_usage}))
+
         async def choice(index: int, generation: Generation) -> End:
-            return await _pieces(put, generation, shape.choice(index))
+            return await _pieces(chunk, generation, shape.choice(index))
 
         await tell("start", status=200, headers=raw)
 
@@ -118,22 +132,23 @@ class GenerationResponse(Response):
             await put(_event(error_body(self._asked.in_clients_words(error))), more=False)
             return
         if self._asked.include_usage:
-            await put(_event(shape.usage(usage_of_all(ends))))
+            await put(_event(shape.usage(self._choices.usage(ends))))
         await put(_DONE, more=False)
+        self.complete = True
 
 
-async def _pieces(put: Put, generation: Generation, shape: AnswerShape) -> End:
+async def _pieces(tell: Tell, generation: Generation, shape: AnswerShape) -> End:
     """Send one choice from its first chunk to its last."""
     first = shape.first()
     if first is not None:
-        await put(_event(first))
+        await tell(first)
     characters = 0
     while True:
         piece = await generation.next()
         if isinstance(piece, End):
-            await put(_event(shape.last(piece)))
+            await tell(shape.last(piece))
             return piece
-        await put(_event(shape.delta(piece, characters)))
+        await tell(shape.delta(piece, characters))
         characters += len(piece.text)
 
 
@@ -144,7 +159,7 @@ def _adopted(accepted: UpstreamAccepted) -> dict[str, str]:
     }
 
 
-async def _while_connected(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
+async def while_connected(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
     """Run `work`; cancel it when the client goes away."""
     async with asyncio.TaskGroup() as tasks:
         working = tasks.create_task(work)

@@ -10,6 +10,7 @@ import grpc
 import grpc.aio
 
 from gateway.config import GatewaySettings
+from gateway.http_errors import HttpError
 from mesh.rpc.channel import MESH_SECRET_KEY, open_channel
 from mesh.rpc.identity import identity_of
 from seedance.protocol.errors import ErrorCode, SeedanceError, code_of_grpc_status
@@ -20,6 +21,7 @@ __all__ = ["asking", "usage_of"]
 
 ASK_TIMEOUT_S = 5.0
 _RETRY_AFTER_MS = 1_000
+_NOT_FOUND = 404
 
 
 async def usage_of(
@@ -27,7 +29,7 @@ async def usage_of(
 ) -> dict[str, Any]:
     """Sums over generations that ended in [from, until), in total and per model; 0: no bound.
 
-    Raises `SeedanceError` `unavailable` when metering does not answer or is not there.
+    Raises `SeedanceError` `unavailable` when metering does not answer, `HttpError` when there is none.
     """
     request = pb.GetUsageRequest(tenant=tenant, from_ms=from_ms, until_ms=until_ms)
     async with asking(settings) as (stub, options):
@@ -44,9 +46,13 @@ async def usage_of(
 async def asking(
     settings: GatewaySettings,
 ) -> AsyncIterator[tuple[metering_pb2_grpc.MeteringStub, dict[str, Any]]]:
-    """Metering's stub and the options of a call; what goes wrong within becomes `SeedanceError`."""
+    """Metering's stub and the options of a call.
+
+    What goes wrong within becomes `SeedanceError`, or `HttpError` 404: the operator has not set up what
+    was asked for, and asking again changes nothing.
+    """
     if not settings.metering:
-        raise SeedanceError(ErrorCode.UNAVAILABLE, "this gateway knows no metering service")
+        raise HttpError(_NOT_FOUND, "this gateway knows no metering service")
     secret = settings.mesh_secret.get_secret_value()
     options = {
         "timeout": ASK_TIMEOUT_S,
@@ -60,13 +66,13 @@ async def asking(
             raise _refusal(error) from None
 
 
-def _refusal(error: grpc.aio.AioRpcError) -> SeedanceError:
+def _refusal(error: grpc.aio.AioRpcError) -> SeedanceError | HttpError:
     code = code_of_grpc_status(error.code().name)
     if code is ErrorCode.BAD_REQUEST:
         return SeedanceError(code, error.details() or "metering refused the question")
     if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
         # No plans, or none for what was used: the operator's to mend, the tenant's to know.
-        return SeedanceError(ErrorCode.UNAVAILABLE, error.details() or "there is no price")
+        return HttpError(_NOT_FOUND, error.details() or "there is no price")
     # A wrong secret between services is our fault, never the caller's.
     return SeedanceError(
         ErrorCode.UNAVAILABLE, "metering does not answer", retry_after_ms=_RETRY_AFTER_MS

@@ -195,6 +195,22 @@ class SessionStore(Protocol):
         """The ticket's value, once; None: unknown, used or expired."""
         ...
 
+    async def note(self, name: str, value: bytes, ttl_s: float) -> bytes:
+        """Keep a value under a name that has none; what stands there then, this one or an older."""
+        ...
+
+    async def put_note(self, name: str, value: bytes, ttl_s: float) -> None:
+        """Keep a value, whatever stood there."""
+        ...
+
+    async def find_note(self, name: str) -> bytes | None:
+        """What stands there; None: nothing, or not any more."""
+        ...
+
+    async def drop_note(self, name: str) -> None:
+        """Forget what stands there."""
+        ...
+
     async def generation_mark(self) -> str:
         """A mark that changes when the store may have lost data.
 

@@ -30,6 +30,7 @@ __all__ = ["MemoryStore"]
 # Nobody reads the usage stream of a mesh without Redis: keep the newest for whoever looks.
 USAGE_KEPT_MAX = 10_000
 TICKETS_MAX = 10_000
+NOTES_MAX = 1_000
 
 
 @dataclass(slots=True)
@@ -82,6 +83,7 @@ class MemoryStore:
         self._resume_ttl_s = resume_ttl_s
         self._sessions: dict[str, _Session] = {}
         self._tickets: dict[str, tuple[bytes, float]] = {}
+        self._notes: dict[str, tuple[bytes, float]] = {}
         self._mark = secrets.token_hex(8)
         self.usage: deque[UsageEvent] = deque(maxlen=USAGE_KEPT_MAX)
 
@@ -167,6 +169,29 @@ class MemoryStore:
         """Use a ticket; see the base."""
         value, expires_at = self._tickets.pop(ticket, (None, 0.0))
         return value if self._clock.monotonic() < expires_at else None
+
+    async def note(self, name: str, value: bytes, ttl_s: float) -> bytes:
+        """Keep a value unless there is one; see the base."""
+        found = await self.find_note(name)
+        if found is None:
+            await self.put_note(name, value, ttl_s)
+        return value if found is None else found
+
+    async def put_note(self, name: str, value: bytes, ttl_s: float) -> None:
+        """Keep a value; see the base."""
+        self._notes.pop(name, None)
+        while len(self._notes) >= NOTES_MAX:
+            del self._notes[next(iter(self._notes))]
+        self._notes[name] = (value, self._clock.monotonic() + ttl_s)
+
+    async def find_note(self, name: str) -> bytes | None:
+        """What stands there; see the base."""
+        value, expires_at = self._notes.get(name, (None, 0.0))
+        return value if self._clock.monotonic() < expires_at else None
+
+    async def drop_note(self, name: str) -> None:
+        """Forget; see the base."""
+        self._notes.pop(name, None)
 
     async def generation_mark(self) -> str:
         """Changes with each object; see the base."""

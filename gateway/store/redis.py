@@ -42,6 +42,7 @@ from gateway.store.codec import (
     session_key,
 )
 from gateway.store.names import SESSION_ID
+from gateway.store.redis_notes import RedisNotes
 from mesh.clock import Clock
 from mesh.store import COMMAND_TIMEOUT_S, USAGE_PAYLOAD_FIELD, USAGE_STREAM, open_store
 
@@ -88,7 +89,7 @@ def _shard_of(session: str) -> int:
     return zlib.crc32(session.encode()) % DEADLINE_SHARDS
 
 
-class RedisStore:
+class RedisStore(RedisNotes):
     """`SessionStore` on a server at `url`; `resume_ttl_s` is a session's time without a connection.
 
     `settle_s`: how long a store that was away, or has lost its data, is not believed.

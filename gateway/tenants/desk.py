@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from gateway.signed_tokens import KeySet
@@ -98,8 +98,14 @@ class Tenants:
         models = self.tenant(name).models
         return not models or model in models
 
-    def admit(self, name: str, request: GenerateRequest, streams: int = 1) -> Permit:
-        """Let a request in, of so many streams. Raises `SeedanceError`.
+    def admit(
+        self,
+        name: str,
+        request: GenerateRequest,
+        streams: int = 1,
+        more: Sequence[GenerateRequest] = (),
+    ) -> Permit:
+        """Let a request in, of so many streams; `more`: its further prompts. Raises `SeedanceError`.
 
         `model_not_found`: the tenant may not use that model; `rate_limited`: it is over a limit, with
         the time after which it is not.
@@ -110,7 +116,8 @@ class Tenants:
                 ErrorCode.MODEL_NOT_FOUND, f"`model` must be one of {models}", field="model"
             )
         allowance = self.of(name)
-        allowance.admit(streams, _text_bytes(request), self._clock.monotonic())
+        text_bytes = sum(_text_bytes(one) for one in (request, *more))
+        allowance.admit(streams, text_bytes, self._clock.monotonic())
         return Permit(allowance, streams)
 
     def adopt(self, name: str) -> Permit:

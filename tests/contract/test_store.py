@@ -371,6 +371,22 @@ async def test_a_ticket_is_good_once(store: StoreUnderTest) -> None:
     assert await store.one.take_ticket("\ud83d") is None
 
 
+async def test_the_first_note_stays(store: StoreUnderTest) -> None:
+    """Of several gateways that write under one name one is first, until it is dropped or its time is up."""
+    assert await store.one.find_note("n") is None
+    assert await store.one.note("n", b"one", 30) == b"one"
+    assert await store.other.note("n", b"other", 300) == b"one"
+    assert await store.other.find_note("n") == b"one"
+    await store.pass_time(31)
+    assert await store.one.find_note("n") is None
+    assert await store.other.note("n", b"other", 30) == b"other"
+    await store.one.put_note("n", b"\x00anew", 300)
+    await store.pass_time(31)
+    assert await store.other.find_note("n") == b"\x00anew"
+    await store.other.drop_note("n")
+    assert await store.one.find_note("n") is None
+
+
 async def test_generation_mark_stays(store: StoreUnderTest) -> None:
     """All gateways read the same mark, as long as the store keeps its data."""
     mark = await store.one.generation_mark()

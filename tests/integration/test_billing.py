@@ -107,7 +107,7 @@ async def test_without_plans(tmp_path: Path) -> None:
         for path in ("plans", "invoices"):
             assert (await shop.client.get(f"/v1/{path}")).json()["data"] == []
         answer = await shop.client.get("/v1/invoices/2026-11")
-        assert answer.status_code == 503
+        assert answer.status_code == 404
         assert "there are no price plans" in answer.json()["error"]["message"]
 
 
@@ -118,5 +118,5 @@ async def test_usage_without_a_price(tmp_path: Path) -> None:
         shop.plans.write_bytes(text)
         await shop.desk.ledger.record([output("1", DECEMBER_MS)])
         answer = await shop.client.get("/v1/invoices/2026-12")
-        assert answer.status_code == 503
+        assert answer.status_code == 404
         assert "no token price for model 'smol'" in answer.json()["error"]["message"]

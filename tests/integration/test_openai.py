@@ -15,9 +15,13 @@ from typing import Any
 import httpx
 import openai
 import pytest
+import redis.asyncio
 
 from gateway import server
+from gateway.store.redis import RedisStore
+from mesh.clock import SystemClock
 from mesh.rpc.server import RpcServer
+from mesh.store import USAGE_STREAM
 from metering.service import MeteringService
 from seedance.protocol.request import GenerateRequest
 from seedance.v2 import metering_pb2_grpc
@@ -25,6 +29,7 @@ from tests.support.billing_desk import open_desk
 from tests.support.fake_upstream import MODEL, FakeCluster, FakeUpstream
 from tests.support.gateway_under_test import GatewayUnderTest, running_gateway
 from tests.support.usage_events import usage_payload
+from tests.support.valkey import TestStore
 from tests.support.waiting import wait_until
 
 HELLO: Any = [{"role": "user", "content": "one two three 😁"}]
@@ -118,10 +123,11 @@ async def _read_on(stream: AsyncIterator[Any]) -> None:
         pass
 
 
-async def _ask(gateway: GatewayUnderTest, *, stream: bool) -> socket.socket:
+async def _ask(gateway: GatewayUnderTest, *, stream: bool, key: str = "") -> socket.socket:
     """A bare client that has sent its request."""
     body = json.dumps({"messages": HELLO, "stream": stream, "ignore_eos": True}).encode()
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n"
+    head += f"Idempotency-Key: {key}\r\n\r\n" if key else "\r\n"
     sock = socket.socket()
     sock.setblocking(False)
     loop = asyncio.get_running_loop()
@@ -160,6 +166,35 @@ async def test_client_that_goes_away(stream: bool, leave: Any) -> None:
         # Framed is what was sent, whatever of it arrived; nothing was computed after the end.
         assert cluster.computed == 10
         assert 1 <= bill["completion_tokens"] <= 10 if stream else bill["completion_tokens"] == 0
+
+
+async def test_a_retry_at_another_gateway(valkey: TestStore) -> None:
+    """CASES 63, 65: a client whose line broke asks again elsewhere under its key: the whole answer, once."""
+    cluster = FakeCluster(lambda _: [b"~"] * 50, auto=False)
+    stores = [RedisStore(valkey.url, SystemClock(), 120, settle_s=0) for _ in range(2)]
+    async with (
+        running_gateway(FakeUpstream(cluster), stores[0]) as one,
+        running_gateway(FakeUpstream(cluster), stores[1]) as other,
+    ):
+        broken = await _ask(one, stream=True, key="k1")
+        await wait_until(lambda: cluster.running == 1)
+        cluster.step()
+        _reset(broken)
+        again = await _ask(other, stream=True, key="k1")
+        await wait_until(lambda: not cluster.step())
+        answer = b""
+        async with asyncio.timeout(5):
+            while b"[DONE]" not in answer:
+                answer += await asyncio.get_running_loop().sock_recv(again, 65536)
+        again.close()
+        assert answer.count(b"~") == 50
+        assert b"idempotent-replayed: true" in answer
+    for store in stores:
+        await store.close()
+    async with redis.asyncio.Redis.from_url(valkey.url) as client:
+        events = await client.xrange(USAGE_STREAM)
+    (bill,) = (json.loads(fields[b"payload"]) for _, fields in events)
+    assert (bill["finish_reason"], bill["completion_tokens"]) == ("stop", 50)
 
 
 async def test_a_drain_lets_an_answer_finish(monkeypatch: pytest.MonkeyPatch) -> None:

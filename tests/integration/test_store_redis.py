@@ -49,6 +49,10 @@ async def test_away_is_said_by_every_call(server: TestStore) -> None:
         store.add_usage([UsageEvent("e", b"{}")]),
         store.put_ticket("t", b"v", 1),
         store.take_ticket("t"),
+        store.note("n", b"v", 1),
+        store.put_note("n", b"v", 1),
+        store.find_note("n"),
+        store.drop_note("n"),
         store.generation_mark(),
     ):
         with pytest.raises(StoreUnavailableError):

@@ -11,7 +11,7 @@ import pytest
 
 import gateway.openai.run as run_module
 from gateway.openai.account import Caller
-from gateway.openai.choices import Choices, usage_of_all
+from gateway.openai.choices import Choices
 from gateway.openai.run import CREDIT_TOKENS, End, Generation
 from mesh.telemetry.tracing import Tracing
 from seedance.protocol.errors import ErrorCode, SeedanceError
@@ -42,7 +42,7 @@ class Scene:
         self.deps = make_deps(self.upstream, tracing=Tracing("gateway", "test"))
 
     def choices(self, count: int, request: GenerateRequest = REQUEST) -> Choices:
-        return Choices(self.deps, request, CALLER, count, credit=CREDIT_TOKENS)
+        return Choices(self.deps, [request], CALLER, count, credit=CREDIT_TOKENS)
 
     def bills(self) -> list[dict[str, Any]]:
         return [json.loads(event.payload) for event in self.deps.usage._events]
@@ -68,11 +68,28 @@ async def test_each_has_its_text_and_the_bill_is_one() -> None:
     answers = await choices.each(_read)
     await choices.close()
     assert [text for text, _ in answers] == [_text(0), _text(1), _text(2)]
-    usage = usage_of_all([end for _, end in answers])
+    usage = choices.usage([end for _, end in answers])
     assert (usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens) == (7, 2, 63)
     (bill,) = scene.bills()
     assert (bill["prompt_tokens"], bill["cached_tokens"], bill["completion_tokens"]) == (7, 2, 63)
     assert bill["finish_reason"] == "stop"
+
+
+async def test_several_prompts_have_several_choices_each() -> None:
+    """CASES 89, 90: every prompt counts once, cached tokens too; answers come prompt by prompt."""
+    scene = Scene(lambda request: [f"{request.prompt}{request.sampling.choice}".encode()])
+    prompts = [replace(REQUEST, messages=(), prompt=word) for word in ("a", "b", "c")]
+    choices = Choices(scene.deps, prompts, CALLER, 2, credit=None)
+    await choices.open()
+    answers = await choices.each(_read)
+    await choices.close()
+    assert [text for text, _ in answers] == ["a0", "a1", "b0", "b1", "c0", "c1"]
+    usage = choices.usage([end for _, end in answers])
+    assert (usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens) == (21, 6, 6)
+    (bill,) = scene.bills()
+    assert (bill["prompt_tokens"], bill["cached_tokens"], bill["completion_tokens"]) == (21, 6, 6)
+    names = [spec.generation for spec in scene.upstream.opened]
+    assert len(set(names)) == len(names)
 
 
 async def test_choices_share_a_seed_and_the_first_is_the_single_answer() -> None:

@@ -3,51 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import AsyncIterator
 from typing import Any
 
-import httpx
 import pytest
-from fastapi import FastAPI
 
 from gateway.auth import Authenticator, allowed_origins, parse_keys
-from gateway.openai.routes import BODY_BYTES_MAX, openai_routes
-from gateway.ticket_routes import ticket_routes
 from gateway.tickets import Tickets
 from mesh.telemetry.metrics import render
-from seedance.protocol.errors import ErrorCode, SeedanceError
-from tests.support.fake_upstream import FakeCluster, FakeUpstream
-from tests.support.gateway_under_test import make_deps
+from tests.support.openai_api import TEXT, Api, events
 
-HELLO = [{"role": "user", "content": "one two three 😁"}]
-TEXT = HELLO[0]["content"]
 TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-
-
-class Api:
-    """The routes on fake instances, asked through ASGI."""
-
-    def __init__(self, **settings: Any) -> None:
-        self.cluster = FakeCluster()
-        self.upstream = FakeUpstream(self.cluster)
-        self.deps = make_deps(self.upstream, **settings)
-        app = FastAPI()
-        app.include_router(openai_routes(self.deps))
-        app.include_router(ticket_routes(self.deps))
-        transport = httpx.ASGITransport(app, client=("10.0.0.1", 1))
-        self.client = httpx.AsyncClient(transport=transport, base_url="http://gateway")
-
-    async def chat(self, headers: dict[str, str] | None = None, **fields: Any) -> httpx.Response:
-        body = {"messages": HELLO} | fields
-        return await self.client.post("/v1/chat/completions", json=body, headers=headers)
-
-    async def raw(self, body: bytes, path: str = "/v1/chat/completions") -> httpx.Response:
-        return await self.client.post(path, content=body)
-
-    def refuse(self, error: SeedanceError) -> None:
-        for instance in self.cluster.instances.values():
-            instance.refuses = error
 
 
 @pytest.fixture
@@ -55,16 +21,6 @@ async def api() -> AsyncIterator[Api]:
     api = Api()
     yield api
     await api.client.aclose()
-
-
-def events(response: httpx.Response) -> list[Any]:
-    """The events of an answer, the last of which is [DONE] or an error."""
-    assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
-    parts = response.text.split("\n\n")
-    assert parts.pop() == ""
-    assert all(part.startswith("data: ") for part in parts)
-    found = [part.removeprefix("data: ") for part in parts]
-    return [part if part == "[DONE]" else json.loads(part) for part in found]
 
 
 async def test_chat_in_one_piece(api: Api) -> None:
@@ -117,6 +73,31 @@ async def test_stop_reason_length(api: Api) -> None:
     assert body["choices"][0]["message"]["content"] == "one two"
     assert body["choices"][0]["finish_reason"] == "length"
     assert body["usage"]["completion_tokens"] == 2
+
+
+async def test_who_asks_for_usage_finds_it_in_every_chunk(api: Api) -> None:
+    """As OpenAI does: null in each chunk and the figures in the last; who does not ask finds none."""
+    asked = events(await api.chat(stream=True, stream_options={"include_usage": True}))[:-1]
+    assert [chunk["usage"] for chunk in asked[:-1]] == [None] * (len(asked) - 1)
+    assert asked[-1]["usage"]["total_tokens"] == 11
+    assert not any("usage" in chunk for chunk in events(await api.chat(stream=True))[:-1])
+
+
+async def test_several_prompts(api: Api) -> None:
+    """CASES 89: a choice for each prompt, told apart by `index`; the usage adds them up, both ways."""
+    ask = {"prompt": ["a b", "c"], "n": 2}
+    body = (await api.client.post("/v1/completions", json=ask)).json()
+    found = [(choice["index"], choice["text"]) for choice in body["choices"]]
+    assert found == [(0, "a b"), (1, "a b"), (2, "c"), (3, "c")]
+    assert (body["usage"]["prompt_tokens"], body["usage"]["completion_tokens"]) == (14, 6)
+    assert body["usage"]["prompt_tokens_details"] == {"cached_tokens": 4}
+    streamed = ask | {"stream": True, "stream_options": {"include_usage": True}}
+    *chunks, usage, _ = events(await api.client.post("/v1/completions", json=streamed))
+    texts = ["", "", "", ""]
+    for chunk in chunks:
+        texts[chunk["choices"][0]["index"]] += chunk["choices"][0]["text"]
+    assert texts == ["a b", "a b", "c", "c"]
+    assert usage["usage"] == body["usage"]
 
 
 async def test_completions(api: Api) -> None:
@@ -190,106 +171,6 @@ async def test_one_trace(api: Api) -> None:
     assert inner != TRACEPARENT
 
 
-@pytest.mark.parametrize(
-    ("error", "status", "kind"),
-    [
-        (SeedanceError(ErrorCode.CONTEXT_LENGTH_EXCEEDED, "9 of 8", field="messages"), 400, "inv"),
-        (SeedanceError(ErrorCode.OVERLOADED, "full", retry_after_ms=1500), 503, "server_error"),
-        (SeedanceError(ErrorCode.RATE_LIMITED, "slow", retry_after_ms=1), 429, "rate_limit_error"),
-        (SeedanceError(ErrorCode.QUOTA_EXCEEDED, "spent"), 429, "insufficient_quota"),
-        (SeedanceError(ErrorCode.INTERNAL, "sorry"), 500, "server_error"),
-    ],
-)
-@pytest.mark.parametrize("stream", [False, True])
-async def test_refusals_of_instances(
-    api: Api, error: SeedanceError, status: int, kind: str, stream: bool
-) -> None:
-    """CASES 18: before any text a refusal has its own status and OpenAI's shape, streamed or not."""
-    api.refuse(error)
-    response = await api.chat(stream=stream)
-    body = response.json()["error"]
-    assert response.status_code == status
-    assert (body["code"], body["message"], body["param"]) == (
-        error.code.value,
-        error.message,
-        error.field,
-    )
-    assert body["type"].startswith(kind)
-    if error.retry_after_ms is not None:
-        assert response.headers["Retry-After"] == str(-(-error.retry_after_ms // 1000))
-        assert response.headers["Retry-After-Ms"] == str(error.retry_after_ms)
-
-
-async def test_error_after_text_is_no_end(api: Api) -> None:
-    """CASES 67: a stream that fails ends with an error event and without [DONE]."""
-    api.cluster.script = lambda _: [b"x"] * 5000
-    ended = []
-
-    def step() -> bool:
-        for held in api.cluster.instances["i-0"].generations.values():
-            if held.made == 400:
-                held.cancelled = True
-                ended.append(held)
-        return FakeCluster.step(api.cluster)
-
-    api.cluster.step = step  # type: ignore[method-assign]
-    *_, last = events(await api.chat(stream=True))
-    assert ended
-    assert last["error"]["code"] == "unavailable"
-
-
-async def test_bad_field_is_400_in_openais_shape(api: Api) -> None:
-    """CASES 13, 14: the refusal is valid JSON that names the field, and the next request works."""
-    refused = await api.raw(b'{"messages":[{"role":"user","content":"x"}],"temperature":NaN}')
-    assert refused.status_code == 400
-    assert refused.json()["error"]["param"] == "temperature"
-    assert refused.json()["error"]["type"] == "invalid_request_error"
-    assert (await api.chat()).status_code == 200
-
-
-@pytest.mark.parametrize("body", [b"[]", b'"x"', b"null", b'{"messages"', b"\xff\xfe", b""])
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
-async def test_no_object_is_400(api: Api, body: bytes, path: str) -> None:
-    """CASES 22: a body that is no JSON object is a 400, on both endpoints."""
-    response = await api.raw(body, path)
-    assert response.status_code == 400
-    assert response.json()["error"]["code"] == "bad_request"
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [b'"logit_bias":{"\\ud83d":1}', b'"model":"\\ud83d"', b'"user":"\\ud83d"'],
-)
-async def test_refusing_a_surrogate_can_be_said(api: Api, fields: bytes) -> None:
-    """CASES 14, 20: the refusal of a lone surrogate is itself valid JSON."""
-    response = await api.raw(b'{"messages":[{"role":"user","content":"x"}],' + fields + b"}")
-    assert (response.status_code, response.json()["error"]["code"]) == (400, "bad_request")
-
-
-@pytest.mark.parametrize(("size", "status"), [(BODY_BYTES_MAX, 200), (BODY_BYTES_MAX + 1, 413)])
-async def test_body_size(api: Api, size: int, status: int) -> None:
-    """CASES 39: the limit holds at the edge: the last size that fits, and one more byte."""
-    head, tail = b'{"messages":[{"role":"user","content":"hi"}],"x":"', b'"}'
-    response = await api.raw(head + b"a" * (size - len(head) - len(tail)) + tail)
-    assert response.status_code == status
-
-
-async def test_unknown_model(api: Api) -> None:
-    """A model that is not served is 404 and named; no word is no wish."""
-    response = await api.chat(model="gpt-9")
-    assert (response.status_code, response.json()["error"]["code"]) == (404, "model_not_found")
-    assert response.json()["error"]["param"] == "model"
-    assert (await api.chat(model="fake")).status_code == 200
-
-
-async def test_no_instance(api: Api) -> None:
-    """With no instance there the answer is 503 with Retry-After (CASES 48)."""
-    api.cluster.kill("i-0")
-    api.cluster.kill("i-1")
-    response = await api.chat()
-    assert (response.status_code, response.headers["Retry-After"]) == (503, "1")
-
-
 async def test_models(api: Api) -> None:
     """Every served name is listed and can be looked up."""
     body = (await api.client.get("/v1/models")).json()
@@ -354,9 +235,11 @@ async def test_ticket_route(api: Api) -> None:
 
 
 async def test_usage_without_metering(api: Api) -> None:
-    """A gateway that knows no metering says so."""
+    """A gateway that knows no metering says so: nobody need ask again."""
     for path in ("usage", "plans", "invoices", "invoices/2026-11"):
-        assert (await api.client.get(f"/v1/{path}")).status_code == 503
+        response = await api.client.get(f"/v1/{path}")
+        assert response.status_code == 404
+        assert "metering" in response.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("bound", ["yesterday", "-1", "9" * 5000])

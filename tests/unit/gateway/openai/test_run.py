@@ -34,7 +34,7 @@ class Scene:
 
     def generation(self, credit: int | None = CREDIT_TOKENS, **fields: Any) -> Generation:
         request = GenerateRequest(messages=(ChatMessage("user", "hi"),), **fields)
-        account = Account(self.deps, request, CALLER)
+        account = Account(self.deps, [request], CALLER)
         return Generation(self.deps, request, CALLER, account, credit=credit)
 
     def bills(self) -> list[dict[str, Any]]:

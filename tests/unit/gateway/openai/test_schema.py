@@ -122,19 +122,49 @@ def test_seeds_of_the_whole_signed_range() -> None:
 
 
 @pytest.mark.parametrize(
-    ("prompt", "text", "ids"),
+    ("prompt", "found"),
     [
-        ("hi", "hi", ()),
-        (["hi"], "hi", ()),
-        ([1, 2], None, (1, 2)),
-        ([[1, 2]], None, (1, 2)),
+        ("hi", [("hi", ())]),
+        (["hi"], [("hi", ())]),
+        (["hi", "ho"], [("hi", ()), ("ho", ())]),
+        ([1, 2], [(None, (1, 2))]),
+        ([[1, 2]], [(None, (1, 2))]),
+        ([[1, 2], "hi", [3]], [(None, (1, 2)), ("hi", ()), (None, (3,))]),
     ],
 )
-def test_completion_prompts(prompt: object, text: str | None, ids: tuple[int, ...]) -> None:
-    """A prompt is a text or token ids, by itself or the only one of a list."""
-    request = completion(prompt=prompt, logprobs=2).request
-    assert (request.prompt, request.prompt_token_ids) == (text, ids)
-    assert request.sampling.logprobs == 2
+def test_completion_prompts(prompt: object, found: list[object]) -> None:
+    """A prompt is a text or token ids, by itself or in a list of several."""
+    requests = completion(prompt=prompt, logprobs=2, n=2, best_of=2).requests
+    assert [(r.prompt, r.prompt_token_ids) for r in requests] == found
+    assert all(request.sampling.logprobs == 2 for request in requests)
+
+
+def test_what_changes_no_answer_is_passed_over() -> None:
+    """What clients send for OpenAI's own sake, in any form, and fields that nobody knows."""
+    extra: dict[str, Any] = {
+        "store": True,
+        "metadata": {"a": "b"},
+        "service_tier": "auto",
+        "parallel_tool_calls": False,
+        "tool_choice": "auto",
+        "function_call": "none",
+        "functions": [],
+        "modalities": ["text"],
+        "prediction": {"type": "content", "content": "x"},
+        "reasoning_effort": "low",
+        "verbosity": "low",
+        "safety_identifier": "x",
+        "top_logprobs": None,
+        "a_field_of_tomorrow": {"x": [1]},
+    }
+    assert chat(**extra) == chat()
+
+
+def test_who_it_is_for() -> None:
+    """`prompt_cache_key` keeps prompts that begin alike together, else `user` does."""
+    assert chat(user="ada").user == "ada"
+    assert chat(user="ada", prompt_cache_key="novel").user == "novel"
+    assert chat(user=None).user is None
 
 
 BAD_CHAT_FIELDS = [
@@ -188,6 +218,20 @@ BAD_CHAT_FIELDS = [
     ('"tools": [{"type": "function"}]', "tools"),
     ('"functions": [{}]', "functions"),
     ('"tool_choice": "required"', "tool_choice"),
+    ('"tool_choice": {"type": "function", "function": {"name": "f"}}', "tool_choice"),
+    ('"function_call": {"name": "f"}', "function_call"),
+    ('"modalities": ["text", "audio"]', "modalities"),
+    ('"audio": {"voice": "alloy", "format": "mp3"}', "audio"),
+    ('"web_search_options": {}', "web_search_options"),
+    (
+        '"messages": [{"role": "assistant", "content": null, "tool_calls": [{"id": "1"}]}]',
+        "messages[0].tool_calls",
+    ),
+    ('"messages": [{"role": "tool", "content": "x"}]', "messages[0].role"),
+    (
+        '"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}',
+        "response_format.type",
+    ),
     ('"response_format": {"type": "json_object"}', "response_format.type"),
     ('"response_format": "json"', "response_format"),
     # Wrong types and ranges.
@@ -225,8 +269,14 @@ def test_bad_chat_field_is_named(fields: str, field: str) -> None:
         ('{"prompt": null}', "prompt"),
         ('{"prompt": ""}', "prompt"),
         ('{"prompt": []}', "prompt"),
-        ('{"prompt": ["a", "b"]}', "prompt"),
-        ('{"prompt": [[1], [2]]}', "prompt"),
+        ('{"prompt": ["a", ""]}', "prompt"),
+        ('{"prompt": ["a", []]}', "prompt[1]"),
+        ('{"prompt": ["a", 1]}', "prompt[1]"),
+        ('{"prompt": [[1], [-2]]}', "prompt[1][0]"),
+        ('{"prompt": ["a", [["b"]]]}', "prompt[1][0]"),
+        (f'{{"prompt": {json.dumps(["a"] * 65)}}}', "prompt"),
+        (f'{{"prompt": {json.dumps(["a"] * 33)}, "n": 2}}', "n"),
+        ('{"prompt": "a", "n": 2, "best_of": 1}', "best_of"),
         ('{"prompt": [-1]}', "prompt[0]"),
         ('{"prompt": [1, "a"]}', "prompt[1]"),
         ('{"prompt": [4294967296]}', "prompt[0]"),

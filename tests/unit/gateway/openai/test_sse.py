@@ -46,7 +46,7 @@ def response_on(
     deps = make_deps(FakeUpstream(cluster))
     request = GenerateRequest(messages=(ChatMessage("user", "hi"),))
     credit = CREDIT_TOKENS if stream else None
-    choices = Choices(deps, request, Caller("acme", "ada", "chat"), count, credit=credit)
+    choices = Choices(deps, [request], Caller("acme", "ada", "chat"), count, credit=credit)
 
     def shape(model: str) -> ChatShape:
         return ChatShape("chatcmpl-1", 1, model)

@@ -11,7 +11,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 PROTOS := $(wildcard proto/seedance/v2/*.proto)
 PORT ?= 8080
 
-.PHONY: help install up test bench bench-engine bench-gpu bench-routing bench-sessions bench-tcp bench-tenants chaos clean fmt fuzz lint proto proto-check simulate test-compose test-equality test-heavy types
+.PHONY: help install up test bench bench-engine bench-gpu bench-metering bench-routing bench-sessions bench-tcp bench-tenants chaos clean fmt fuzz lint proto proto-check simulate test-compose test-equality test-heavy test-postgres types
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -99,6 +99,12 @@ test-equality: $(STAMP) ## Token by token: 20 prompts against transformers, 100,
 
 test-heavy: $(STAMP) ## The other long runs: random lives of the engine, 1,000 cancellations, a drain, tenants
 	$(BIN)/python -m pytest -s $(addprefix --ignore ,$(EQUALITY)) tests/heavy
+
+bench-metering: $(STAMP) ## N usage events (1,000,000) through the real pipeline, everything failing once; SEED
+	$(BIN)/python -m launcher.bench.metering --events $(or $(N),1000000) $(if $(SEED),--seed $(SEED))
+
+test-postgres: $(STAMP) ## The ledger on a real PostgreSQL of its own (Debian: apt-get install postgresql)
+	$(BIN)/python -m tests.support.postgres $(BIN)/python -m pytest tests/integration/test_ledger_postgres.py
 
 simulate: $(STAMP) ## 10,000 runs of the mesh on virtual time with faults; SEED=1234 plays one with its trace
 	$(BIN)/python -m tests.simulation $(if $(SEED),$(SEED) --trace,--seeds $(or $(SEEDS),10000))

@@ -9,6 +9,7 @@ import secrets
 import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
+from pathlib import Path
 
 from gateway.affinity import AffinityTokens
 from gateway.agent import serving_agent
@@ -17,10 +18,11 @@ from gateway.budgets.opening import open_budgets
 from gateway.config import GatewaySettings
 from gateway.connections import Connections
 from gateway.deps import GatewayDeps
+from gateway.metering.meter import UsageMeter
+from gateway.metering.spool import Spool
 from gateway.receipts import KeyFileError, ReceiptSigner, load_signer
 from gateway.server import GatewayServer, bind
 from gateway.session.registry import SessionRegistry
-from gateway.session.usage import UsageOutbox
 from gateway.store.base import SessionStore
 from gateway.store.memory import MemoryStore
 from gateway.store.redis import RedisStore
@@ -51,6 +53,15 @@ def _store(settings: GatewaySettings, clock: Clock) -> SessionStore:
     if not settings.redis:
         return MemoryStore(clock, settings.resume_ttl_s)
     return RedisStore(settings.redis, clock, settings.resume_ttl_s)
+
+
+def _spool(settings: GatewaySettings) -> Spool | None:
+    if not settings.usage_spool:
+        return None
+    try:
+        return Spool(Path(settings.usage_spool), secrets.token_hex(8))
+    except OSError as error:
+        exit_with(f"cannot use the folder of --usage-spool ({error.strerror})")
 
 
 def _membership(settings: GatewaySettings, clock: Clock, dial: Dial) -> MembershipSource:
@@ -142,12 +153,13 @@ async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
         tracing,
         metrics,
         authenticator,
-        UsageOutbox(store),
+        UsageMeter(store, clock, _spool(settings)),
         tenants,
         affinity=AffinityTokens(settings.mesh_secret.get_secret_value()),
         receipts=_receipts(settings),
         budgets=budgets,
     )
+    await deps.usage.take_up()
     registry = SessionRegistry(deps)
     connections = Connections(settings.connections_max, settings.connections_per_address)
     app = build_app(deps, registry, connections)
@@ -170,6 +182,7 @@ async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
         await registry.close()
         for task in housekeeping:
             task.cancel()
+    await deps.usage.close()
     await tenants.close()
     await store.close()
     tracing.close()

@@ -66,8 +66,8 @@ def _health(
             "seedance_gateway_connections": ("WebSockets open now.", lambda: len(connections)),
             "seedance_gateway_sessions": ("Sessions owned now.", lambda: len(registry)),
             "seedance_gateway_usage_waiting": (
-                "Usage events that are not in the store yet.",
-                lambda: len(deps.usage) + registry.bills_waiting,
+                "Usage events that the ledger is not known to have.",
+                lambda: len(deps.usage),
             ),
             "seedance_gateway_share": (
                 "Percent of its usual share that this gateway tells load balancers it can take.",

@@ -168,6 +168,19 @@ class Authenticator:
         """Who sends an HTTP request: the Origin rule and the bearer key, as on a WebSocket."""
         return self._at_home(self._from_headers(headers, query), headers)
 
+    def tenant_shown(self, headers: Headers, subprotocols: Sequence[str] = ()) -> str | None:
+        """The tenant whose key is shown, also by somebody who was refused: the bill's business only."""
+        bearers = [_BEARER.fullmatch(shown) for shown in headers.getlist("authorization")]
+        items = [item for item in subprotocols if item.startswith(AUTH_ITEM)]
+        for key in (*(m[1] for m in bearers if m), *map(_key_of_item, items)):
+            try:
+                who = self._who(key) if key else None
+            except TokenTimeError:
+                continue
+            if who is not None:
+                return who.tenant
+        return None
+
     def _from_headers(self, headers: Headers, query: QueryParams) -> Principal | Refusal | None:
         """What Origin, query and Authorization decide; None: they leave it open."""
         if not all(self._is_known(origin) for origin in headers.getlist("origin")):

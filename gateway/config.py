@@ -97,6 +97,11 @@ class GatewaySettings(ServiceSettings):
         description="Port of the answer to HAProxy's `agent-check`, of workers the first's; 0: none.",
     )
 
+    usage_spool: str = Field(
+        "",
+        max_length=4096,
+        description="Folder for usage events until the ledger has them; empty: memory only.",
+    )
     metering: str = Field("", description="Metering's query service, `host:port`; empty: none.")
     keys: SecretStr = Field(
         SecretStr(""), description="API keys: `tenant:SHA-256 of the key in hex` each."

@@ -9,8 +9,8 @@ from gateway.auth import Authenticator
 from gateway.budgets.desk import BudgetDesk
 from gateway.config import GatewaySettings
 from gateway.handshakes import Handshakes
+from gateway.metering.meter import UsageMeter
 from gateway.receipts import ReceiptSigner
-from gateway.session.usage import UsageOutbox
 from gateway.store.base import SessionStore
 from gateway.tenants.desk import Tenants
 from gateway.upstream.backoff import RetryBudget
@@ -36,7 +36,7 @@ class GatewayDeps:
     tracing: Tracing
     metrics: GatewayMetrics
     authenticator: Authenticator
-    usage: UsageOutbox
+    usage: UsageMeter
     tenants: Tenants = field(default_factory=Tenants)
     retries: RetryBudget = field(default_factory=RetryBudget)
     receipts: ReceiptSigner | None = None

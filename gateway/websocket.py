@@ -9,6 +9,8 @@ from starlette.datastructures import QueryParams
 from starlette.responses import Response
 
 from gateway.auth import REFUSALS, Principal, Refusal
+from gateway.metering.connection import MeteredSocket
+from gateway.metering.events import request_name
 from gateway.session.identity import new_identity
 from gateway.session.owner import SessionOwner
 from gateway.subprotocols import SUBPROTOCOLS, JsonSpeech, Speech, speech
@@ -162,11 +164,24 @@ class Connection:
         return True
 
     async def _take(self, frame: ClientFrame | SeedanceError) -> None:
+        if isinstance(frame, Generate) or (isinstance(frame, SeedanceError) and frame.of_generate):
+            self._count(frame)
         for effect in self._machine.frame(frame):
             if isinstance(effect, TakeOver):
                 await self._take_over(effect.resume)
             else:
                 self._do(effect)
+
+    def _count(self, asked: Generate | SeedanceError) -> None:
+        """One request more; one that names its stream is the same one when it is told again."""
+        usage, tenant = self._deps.usage, self._principal.tenant
+        if isinstance(asked, SeedanceError):
+            usage.request(tenant, asked.code.value)
+        elif asked.id is None:
+            usage.request(tenant)
+        else:
+            session = self._owner.identity.session
+            usage.request(tenant, name=request_name(session, asked.id))
 
     def on_time(self, now: float) -> None:
         """The connection's own deadline may have come (called by the timer wheel)."""
@@ -284,12 +299,14 @@ async def serve_websocket(
     chosen = next((item for item in offered if item in SUBPROTOCOLS), None)
     who = await deps.authenticator.connect(websocket.headers, websocket.query_params, offered)
     if isinstance(who, Refusal):
+        deps.usage.refused(deps.authenticator.tenant_shown(websocket.headers, offered))
         await _refuse(websocket, who, chosen)
         return
     affinity = deps.affinity.of(websocket, who)
     cookies = [(b"set-cookie", affinity.set_cookie.encode())] if affinity.set_cookie else []
     await websocket.accept(subprotocol=chosen, headers=cookies)
     socket: Socket = websocket.scope["extensions"][SOCKET_EXTENSION]
+    metered: MeteredSocket = websocket.scope["extensions"][SOCKET_EXTENSION]
     said = speech(chosen, socket)
     try:
         mode, instance_class = _query(websocket.query_params)
@@ -304,6 +321,7 @@ async def serve_websocket(
             socket.close_timeout = TURNED_AWAY_S
             socket.send_close(CloseCode.TOO_MANY_CONNECTIONS, "too many connections")
             return
+        deps.usage.connected(metered, who.tenant, mode)
         connection = Connection(
             deps,
             registry,

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.frames import Frame
 from websockets.http11 import Request
 from websockets.protocol import OPEN
 from websockets.speedups import apply_mask
@@ -55,6 +56,10 @@ def _ignore(_writable: bool) -> None:
     """Nobody listens yet."""
 
 
+def _nobody_asks() -> None:
+    """Nobody measures this connection."""
+
+
 def _not_mine(_message: bytes) -> bool:
     """Nobody listens yet."""
     return False
@@ -71,21 +76,50 @@ class SocketProtocol(WebSocketsSansIOProtocol):
     input_at = 0.0
     piece_at: float | None = None
     on_writable: Callable[[bool], None] = staticmethod(_ignore)
+    # For the bill (`gateway.metering`): from the upgrade to the peer's FIN to the transport's end, and
+    # what the WebSocket's messages are on the wire, below TLS.
+    opened_at = 0.0
+    ended_at: float | None = None
+    lost_at: float | None = None
+    bytes_in = 0
+    bytes_out = 0
+    on_lost: Callable[[], None] = staticmethod(_nobody_asks)
     on_small: Callable[[bytes], bool] = staticmethod(_not_mine)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Bound the buffers, so that a slow reader is noticed soon."""
         super().connection_made(transport)
         self._outgoing: list[bytes] = []
-        self.input_at = self.clock.monotonic()
+        self.input_at = self.opened_at = self.clock.monotonic()
         sock = transport.get_extra_info("socket")
         if sock is not None:
             size = send_buffer_for(round_trip_s(sock))
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, size)
         self.transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES, low=WRITE_LOW_BYTES)
 
+    def eof_received(self) -> None:
+        """The peer sends no more: from here to our own end the socket is in CLOSE_WAIT."""
+        self.ended_at = self.clock.monotonic()
+        super().eof_received()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The transport is gone; what is left of the socket is TIME_WAIT, and nobody's."""
+        self.lost_at = self.clock.monotonic()
+        super().connection_lost(exc)
+        self.on_lost()
+
+    def _write(self, data: bytes) -> None:
+        self.bytes_out += len(data)
+        self.transport.write(data)
+
+    def round_trip_us(self) -> int | None:
+        """The kernel's smoothed round trip; None where it tells none."""
+        sock = self.transport.get_extra_info("socket")
+        return None if sock is None else round(round_trip_s(sock) * 1e6) or None
+
     def handle_connect(self, event: Request) -> None:
         """Let the application find this object."""
+        self.bytes_in = 0  # the request itself was handed on to here
         super().handle_connect(event)
         if hasattr(self, "scope"):
             self.scope["extensions"] = {**(self.scope["extensions"] or {}), SOCKET_EXTENSION: {}}
@@ -100,6 +134,7 @@ class SocketProtocol(WebSocketsSansIOProtocol):
     def data_received(self, data: bytes) -> None:
         """Anything that arrives is a sign of life; after a fault it is only thrown away."""
         self.input_at = self.clock.monotonic()
+        self.bytes_in += len(data)
         if len(data) <= SMALL_FRAME_BYTES and self._small(data):
             return
         if self.conn.parser_exc is None:
@@ -129,7 +164,13 @@ class SocketProtocol(WebSocketsSansIOProtocol):
         """Answer a ping; of many, the last will do (RFC 6455 §5.5.3) for who does not read."""
         pong = b"".join(self.conn.data_to_send())
         if not self._unread:
-            self.transport.write(pong)
+            self._write(pong)
+
+    def handle_close(self, event: Frame) -> None:
+        """The peer closes; uvicorn answers with the same frame."""
+        if not self.close_sent and not self.transport.is_closing():
+            self.bytes_out += len(_header(_TEXT_FINAL, len(event.data))) + len(event.data)
+        super().handle_close(event)
 
     def handle_parser_exception(self) -> None:
         """Close with the fault's code, and go on reading for a moment.
@@ -143,7 +184,7 @@ class SocketProtocol(WebSocketsSansIOProtocol):
             {"type": "websocket.disconnect", "code": fault.code, "reason": fault.reason}
         )
         self._flush()
-        self.transport.write(b"".join(self.conn.data_to_send()))
+        self._write(b"".join(self.conn.data_to_send()))
         self.close_sent = True
         self.transport.resume_reading()
         self._part_after(FAULT_LINGER_S)
@@ -187,14 +228,14 @@ class SocketProtocol(WebSocketsSansIOProtocol):
         outgoing, self._outgoing = self._outgoing, []
         # uvloop raises when one writes to a closed transport.
         if outgoing and self.alive and self.conn.state is OPEN:
-            self.transport.write(b"".join(outgoing))
+            self._write(b"".join(outgoing))
 
     def send_ping(self) -> None:
         """Ask whether anybody is there, with empty payload."""
         if self.alive and self.conn.state is OPEN:
             self._flush()
             self.conn.send_ping(b"")
-            self.transport.write(b"".join(self.conn.data_to_send()))
+            self._write(b"".join(self.conn.data_to_send()))
 
     def send_close(self, code: int, reason: str) -> None:
         """Close the WebSocket after what was sent before; the application hears a disconnect."""
@@ -204,7 +245,7 @@ class SocketProtocol(WebSocketsSansIOProtocol):
         short = reason.encode()[:CLOSE_REASON_BYTES_MAX].decode(errors="ignore")
         self.queue.put_nowait({"type": "websocket.disconnect", "code": code, "reason": short})
         self.conn.send_close(code, short)
-        self.transport.write(b"".join(self.conn.data_to_send()))
+        self._write(b"".join(self.conn.data_to_send()))
         self.close_sent = True
         if self.read_paused:
             self.read_paused = False

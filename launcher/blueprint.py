@@ -147,6 +147,7 @@ def build(options: UpOptions) -> list[ProcessSpec]:
             options,
             *("gateway", f"gateway-{i}", port),
             *("--router", router.address, "--redis", redis, "--metering", metering.address),
+            *("--usage-spool", str(options.data / "usage")),
             *(
                 "--gateways",
                 public,

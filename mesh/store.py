@@ -6,11 +6,43 @@ from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-__all__ = ["COMMAND_TIMEOUT_S", "USAGE_PAYLOAD_FIELD", "USAGE_STREAM", "open_store"]
+__all__ = [
+    "BEAT_FIELD",
+    "COMMAND_TIMEOUT_S",
+    "GATEWAYS_KEY",
+    "USAGE_PAYLOAD_FIELD",
+    "USAGE_STREAM",
+    "committed_key",
+    "lease_key",
+    "open_store",
+]
 
-# The stream of usage events: gateways append, metering's consumer group reads.
+# The stream of usage events: gateways append, metering's consumer group reads, and deletes an entry
+# when the ledger has it: what is in the stream waits.
 USAGE_STREAM = "seedance:usage"
 USAGE_PAYLOAD_FIELD = "payload"
+# The start ids of gateways that have a lease.
+GATEWAYS_KEY = "seedance:gateways"
+# A lease's field with the gateway's monotonic clock in ms; its others are connections by name.
+BEAT_FIELD = "beat"
+
+
+def committed_key(gateway: str) -> str:
+    """The set of ids of a gateway's events that the ledger has; the gateway takes them out.
+
+    On the node of the usage stream, so that both change in one transaction.
+    """
+    return f"{{{USAGE_STREAM}}}:committed:{gateway}"
+
+
+def lease_key(gateway: str) -> str:
+    """The hash that a gateway renews while it lives.
+
+    A connection's field is JSON: `tenant`, `opened_ms` (Unix), `opened_at_ms` (on the clock of `beat`),
+    `bytes_in`, `bytes_out`, `rtt_us` (the last samples), as of the renewal that followed traffic.
+    """
+    return f"seedance:gateway:{gateway}"
+
 
 CONNECT_TIMEOUT_S = 1.0
 COMMAND_TIMEOUT_S = 2.0

@@ -22,13 +22,16 @@ from mesh.telemetry.logs import setup_logs
 from mesh.telemetry.metrics import MeteringMetrics, serve_metrics
 from mesh.telemetry.tracing import Tracing
 from metering.config import MeteringSettings
+from metering.conservation import Conservation
 from metering.consumer import UsageConsumer
 from metering.invoice.billing import Billing
 from metering.invoice.desk import BillingDesk
+from metering.leases import LeaseKeeper
 from metering.ledger import Ledger, LedgerUnavailableError
 from metering.plan_shelf import PlanShelf
 from metering.service import MeteringService
 from metering.store.billing import BillingStore
+from metering.store.books import BookStore
 from metering.store.sql import SqlStore
 from seedance.v2 import metering_pb2, metering_pb2_grpc
 
@@ -70,6 +73,7 @@ async def serve(settings: MeteringSettings, stop: asyncio.Event) -> None:
     ledger = Ledger(store, SystemClock())
     billing = Billing(BillingStore(store.engine))
     desk = BillingDesk(ledger, billing, _open_plans(settings), SystemClock())
+    conservation = Conservation(BookStore(store.engine), SystemClock(), metrics)
     consumer = UsageConsumer(
         settings.redis,
         settings.consumer,
@@ -77,7 +81,9 @@ async def serve(settings: MeteringSettings, stop: asyncio.Event) -> None:
         clock=SystemClock(),
         tracing=tracing,
         metrics=metrics,
+        conservation=conservation,
     )
+    leases = LeaseKeeper(settings.redis, ledger, SystemClock())
     with contextlib.suppress(LedgerUnavailableError):  # they wait for the next start
         await ledger.take_up_refused()
     name = metering_pb2.DESCRIPTOR.services_by_name["Metering"].full_name
@@ -91,9 +97,12 @@ async def serve(settings: MeteringSettings, stop: asyncio.Event) -> None:
         sys.stdout.flush()
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(consumer.run(stop))
+        tasks.create_task(leases.run(stop))
+        tasks.create_task(conservation.run(stop))
         await stop.wait()
         await rpc.drain(settings.drain_grace_s)
     await consumer.close()
+    await leases.close()
     ledger.close()
     stop_metrics()
     tracing.close()

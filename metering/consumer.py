@@ -1,7 +1,8 @@
 """The usage stream's reader: a consumer group, so that several processes share the work.
 
-An entry is acknowledged after the ledger's commit. A process that dies in between leaves its
-entries pending; whoever looks next claims them, and the ledger knows which of them it has.
+After the ledger's commit an entry is acknowledged and deleted, and its events are marked as committed
+for the gateway that told them, all at once. A process that dies before leaves its entries pending;
+whoever looks next claims them, and the ledger knows which of them it has.
 """
 
 from __future__ import annotations
@@ -9,16 +10,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import cast
 
 from redis.exceptions import RedisError, ResponseError
 
 from mesh.clock import Clock
-from mesh.store import USAGE_PAYLOAD_FIELD, USAGE_STREAM, open_store
+from mesh.store import USAGE_PAYLOAD_FIELD, USAGE_STREAM, committed_key, open_store
 from mesh.telemetry.metrics import MeteringMetrics
 from mesh.telemetry.names import Attribute, Span
 from mesh.telemetry.tracing import Tracing
+from metering.conservation import Conservation
 from metering.event import UsageEvent
 from metering.ledger import Ledger, LedgerUnavailableError, Outcome
 
@@ -27,12 +30,15 @@ __all__ = ["GROUP", "UsageConsumer"]
 GROUP = "metering"
 _PAYLOAD = USAGE_PAYLOAD_FIELD.encode()
 
-BATCH_ENTRIES_MAX = 256
+# A batch is one transaction of the ledger, whose cost is for the most part that it is one.
+BATCH_ENTRIES_MAX = 2_048
 # Well under the store connection's time limit for a command.
 BLOCK_MS = 500
 # An entry is claimed from a consumer that has not acknowledged it for this long. Too early does no
 # harm: the ledger takes each event once.
 CLAIM_IDLE_MS = 2_000
+# How long marks wait for a gateway that does not come for them.
+MARKS_TTL_S = 3_600
 BACKOFF_MIN_S = 0.1
 BACKOFF_MAX_S = 2.0
 # What the server says when the stream or the group went away under us (FLUSHALL, a new server).
@@ -55,6 +61,7 @@ class UsageConsumer:
         clock: Clock,
         tracing: Tracing,
         metrics: MeteringMetrics,
+        conservation: Conservation,
     ) -> None:
         self._redis = open_store(redis_url)
         self._name = name
@@ -62,6 +69,7 @@ class UsageConsumer:
         self._clock = clock
         self._tracing = tracing
         self._metrics = metrics
+        self._conservation = conservation
         self._claim_at = 0.0
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -133,8 +141,21 @@ class UsageConsumer:
     async def _take(self, entries: Sequence[Entry]) -> None:
         read_ms = self._clock.wall_ms()
         outcome = await self._ledger.record([fields.get(_PAYLOAD, b"") for _, fields in entries])
-        await self._redis.xack(USAGE_STREAM, GROUP, *(entry_id for entry_id, _ in entries))
+        await self._acknowledge([entry_id for entry_id, _ in entries], outcome)
         self._report(outcome, read_ms)
+
+    async def _acknowledge(self, entries: Sequence[bytes], outcome: Outcome) -> None:
+        marks: defaultdict[str, list[str]] = defaultdict(list)
+        for event in outcome.told:
+            marks[event.gateway].append(event.id)
+        marks.pop("", None)
+        async with self._redis.pipeline(transaction=True) as pipe:
+            for gateway, names in marks.items():
+                pipe.sadd(committed_key(gateway), *names)
+                pipe.expire(committed_key(gateway), MARKS_TTL_S)
+            pipe.xack(USAGE_STREAM, GROUP, *entries)
+            pipe.xdel(USAGE_STREAM, *entries)
+            await pipe.execute()
 
     def _report(self, outcome: Outcome, read_ms: int) -> None:
         count = self._metrics.events
@@ -143,6 +164,7 @@ class UsageConsumer:
         count.labels("refused").inc(len(outcome.refusals))
         for reason in outcome.refusals:
             _LOG.warning("a usage entry was refused and kept aside: %s", reason)
+        self._conservation.check(outcome.recorded)
         for event in outcome.recorded:
             if isinstance(event, UsageEvent):
                 self._record_span(event, read_ms)

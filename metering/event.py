@@ -1,11 +1,12 @@
 """Usage events, as they stand in the usage stream, and their strict reading.
 
-Three kinds, each with an id that names what happened and not the telling of it, so that a retry, a
-resume or a replay can never count twice.
+Each has an id that names what happened and not the telling of it, so that a retry, a resume or a
+replay can never count twice. An entry of the stream holds one event or several, one a line.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 import msgspec
@@ -14,10 +15,12 @@ __all__ = [
     "RTT_SAMPLES_MAX",
     "Attempt",
     "ConnectionClosed",
+    "ConnectionOpened",
     "Event",
     "EventRefusedError",
     "RequestMade",
     "UsageEvent",
+    "parse_entry",
     "parse_event",
 ]
 
@@ -29,10 +32,12 @@ _NAME_LENGTH_MAX = 512
 ATTEMPTS_MAX = 64
 RTT_SAMPLES_MAX = 10
 
-_NO_NUL = r"^[^\x00]*$"  # PostgreSQL's text holds none
+# How JSON spells the one character that PostgreSQL's text does not hold. A pattern for each field
+# would cost more than the rest of the reading.
+_NUL_SPELLED = b"\\u0000"
 
-Name = Annotated[str, msgspec.Meta(min_length=1, max_length=_NAME_LENGTH_MAX, pattern=_NO_NUL)]
-Text = Annotated[str, msgspec.Meta(max_length=_NAME_LENGTH_MAX, pattern=_NO_NUL)]
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=_NAME_LENGTH_MAX)]
+Text = Annotated[str, msgspec.Meta(max_length=_NAME_LENGTH_MAX)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=_COUNT_MAX)]
 Moment = Annotated[int, msgspec.Meta(ge=0, le=_MOMENT_MAX)]
 
@@ -57,6 +62,11 @@ class UsageEvent(
     `completion_tokens` are the tokens that were put into frames (contract §4.9); times are Unix
     milliseconds of the gateway's clock. `attempts`, when told, divide `completion_tokens` among the
     instances that made them, in order.
+
+    What the same tokens are in other books, where they keep one: `computed_tokens` is the instance's
+    own count; `discarded_tokens` the gateway heard and put into no frame; of the framed ones the
+    client had acknowledged `acknowledged_tokens` at the end, and the gateway still held
+    `retained_tokens` for it.
     """
 
     v: Literal[1]
@@ -74,6 +84,24 @@ class UsageEvent(
     ended_ms: Moment
     attempts: Annotated[tuple[Attempt, ...], msgspec.Meta(max_length=ATTEMPTS_MAX)] = ()
     traceparent: Text = ""
+    gateway: Text = ""
+    computed_tokens: Count | None = None
+    discarded_tokens: Count | None = None
+    acknowledged_tokens: Count | None = None
+    retained_tokens: Count | None = None
+
+
+class ConnectionOpened(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="connection_opened"
+):
+    """One connection that has begun; `mode` is what the client asked to be billed by (§1)."""
+
+    v: Literal[1]
+    id: Name
+    tenant: Name
+    gateway: Name
+    opened_ms: Moment
+    mode: Name = "token"
 
 
 class ConnectionClosed(
@@ -114,29 +142,63 @@ class RequestMade(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
     tenant: Name
     at_ms: Moment
     outcome: Name
+    gateway: Text = ""
     idempotency_id: Text = ""
 
 
-Event = UsageEvent | ConnectionClosed | RequestMade
+Event = UsageEvent | ConnectionOpened | ConnectionClosed | RequestMade
 
 _DECODER = msgspec.json.Decoder(Event)
 
 
-def parse_event(payload: bytes) -> Event:
-    """The event in an entry's payload. Raises `EventRefusedError`."""
+def parse_entry(payload: bytes) -> Iterator[Event | tuple[bytes, EventRefusedError]]:
+    """Each line of an entry: the event in it, or the line with why it is none."""
     try:
-        event = _DECODER.decode(payload)
+        events = _DECODER.decode_lines(payload) if _NUL_SPELLED not in payload else []
+        for event in events:
+            _check(event)
+    except (msgspec.MsgspecError, UnicodeDecodeError, EventRefusedError):
+        events = []
+    if events:
+        yield from events
+        return
+    for line in payload.splitlines() or [payload]:
+        try:
+            yield parse_event(line)
+        except EventRefusedError as error:
+            yield line, error
+
+
+def parse_event(line: bytes) -> Event:
+    """The event in one line. Raises `EventRefusedError`."""
+    try:
+        event = _DECODER.decode(line)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise EventRefusedError(str(error)) from None
+    if _NUL_SPELLED in line:
+        _check_texts(event)
+    _check(event)
+    return event
+
+
+def _check(event: Event) -> None:
     match event:
         case UsageEvent():
             _check_stream(event)
         case ConnectionClosed():
             if event.ended_ms > _MOMENT_MAX:
                 raise EventRefusedError("the connection ends after the year 9997")
-        case RequestMade():
+        case ConnectionOpened() | RequestMade():
             pass
-    return event
+
+
+def _check_texts(event: Event) -> None:
+    attempts = event.attempts if isinstance(event, UsageEvent) else ()
+    for struct in (event, *attempts):
+        for name in struct.__struct_fields__:
+            value = getattr(struct, name)
+            if isinstance(value, str) and "\0" in value:
+                raise EventRefusedError(f"`{name}` holds a NUL character")
 
 
 def _check_stream(event: UsageEvent) -> None:

@@ -16,7 +16,7 @@ from typing import TypeVar
 from sqlalchemy.exc import SQLAlchemyError
 
 from mesh.clock import Clock
-from metering.event import Event, EventRefusedError, parse_event
+from metering.event import Event, EventRefusedError, parse_entry, parse_event
 from metering.store.sql import MinuteSum, ModelSum, RefusedEntry, SqlStore
 
 __all__ = ["Ledger", "LedgerUnavailableError", "Outcome"]
@@ -32,8 +32,13 @@ class LedgerUnavailableError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a batch: events new to the ledger, how many it had, reasons of refusals."""
+    """What became of a batch.
 
+    `told`: the events in it, each once, which the ledger has now; `recorded`: those that were new;
+    `duplicates`: tellings of what it had; `refusals`: why the others are kept aside.
+    """
+
+    told: tuple[Event, ...] = ()
     recorded: tuple[Event, ...] = ()
     duplicates: int = 0
     refusals: tuple[str, ...] = field(default=())
@@ -52,24 +57,34 @@ class Ledger:
 
         Raises `LedgerUnavailableError`; the batch may then be given again.
         """
+        # Reading is work of the ledger's thread, too: a batch may hold thousands of events.
+        return await self.run(lambda: self._record(payloads))
+
+    def _record(self, payloads: Sequence[bytes]) -> Outcome:
         events: dict[str, Event] = {}
         refused: dict[str, RefusedEntry] = {}
         refusals: list[str] = []
+        told = 0
         for payload in payloads:
-            try:
-                event = parse_event(payload)
-            except EventRefusedError as error:
-                entry = self._refuse(payload, str(error))
-                refused[entry.digest] = entry
-                refusals.append(entry.reason)
-            else:
-                events.setdefault(event.id, event)
-        new = await self.run(
-            lambda: self._store.write(tuple(events.values()), tuple(refused.values()))
-        )
+            for item in parse_entry(payload):
+                if isinstance(item, tuple):
+                    line, error = item
+                    entry = self._refuse(line, str(error))
+                    refused[entry.digest] = entry
+                    refusals.append(entry.reason)
+                else:
+                    told += 1
+                    events.setdefault(item.id, item)
+        new = self._store.write(tuple(events.values()), tuple(refused.values()))
         recorded = tuple(event for id_, event in events.items() if id_ in new)
-        duplicates = len(payloads) - len(refusals) - len(recorded)
-        return Outcome(recorded, duplicates, tuple(refusals))
+        return Outcome(tuple(events.values()), recorded, told - len(recorded), tuple(refusals))
+
+    async def record_events(self, events: Sequence[Event]) -> frozenset[str]:
+        """Take events of metering's own, with distinct ids; returns those that were new.
+
+        Raises `LedgerUnavailableError`.
+        """
+        return await self.run(lambda: self._store.write(events, ()))
 
     async def usage(
         self, tenant: str, from_ms: int = 0, until_ms: int | None = None

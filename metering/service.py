@@ -15,11 +15,14 @@ from metering.invoice.desk import BillingDesk, NoPlansError
 from metering.invoice.pricing import UnpricedError
 from metering.ledger import Ledger, LedgerUnavailableError
 from metering.plans.calendar import Month
-from metering.store.sql import ModelSum
+from metering.store.sql import MinuteSum, ModelSum
 from seedance.v2 import metering_pb2 as pb
 from seedance.v2 import metering_pb2_grpc
 
 __all__ = ["MeteringService"]
+
+# Sums per minute are told for at most a day at once.
+MINUTES_WITHIN_MS = 86_400_000
 
 # One servicer's methods have each their own request and response: here none is touched.
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -54,9 +57,18 @@ class MeteringService(metering_pb2_grpc.MeteringServicer):
             sums = await self._ledger.usage(
                 request.tenant, request.from_ms, request.until_ms or None
             )
+            minutes = await self._minutes(request, context) if request.per_minute else []
         return pb.GetUsageResponse(
-            tenant=request.tenant, total=_total(sums), models=[_sum_to_pb(s) for s in sums]
+            tenant=request.tenant,
+            total=_total(sums),
+            models=[_sum_to_pb(s) for s in sums],
+            minutes=[pb.MinuteSum(minute_ms=m.minute_ms, sum=_sum_to_pb(m)) for m in minutes],
         )
+
+    async def _minutes(self, request: pb.GetUsageRequest, context: Context) -> list[MinuteSum]:
+        if not 0 < request.until_ms - request.from_ms <= MINUTES_WITHIN_MS:
+            await _refuse_field(context, "`from_ms` and `until_ms` must be at most a day apart")
+        return await self._ledger.minutes(request.tenant, request.from_ms, request.until_ms)
 
     async def GetPlan(  # noqa: N802 - the name in the schema
         self, request: pb.GetPlanRequest, context: Context

@@ -5,7 +5,7 @@ WORKDIR /src
 COPY pyproject.toml constraints.txt ./
 RUN touch README.md LICENSE \
  && python -m venv /venv \
- && /venv/bin/pip install --no-cache-dir -c constraints.txt ".[metering]" \
+ && /venv/bin/pip install --no-cache-dir -c constraints.txt ".[metering,postgres]" \
  && /venv/bin/pip uninstall -y seedance
 
 FROM python:3.11-slim-bookworm

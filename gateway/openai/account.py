@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gateway.deps import GatewayDeps
-from gateway.session.usage import StreamFinished
+from gateway.metering.events import Attempt, StreamFinished
+from gateway.metering.stream import Counts, StreamBooks, discarded_of
 from gateway.upstream.base import UpstreamAccepted
 from mesh.telemetry.names import Attribute, Span
 from mesh.telemetry.tracing import SpanHandle
@@ -59,14 +61,15 @@ class Account:
     ) -> None:
         request, *more = requests
         self._choices = choices
-        self._running = choices * len(requests)
-        self._permit = deps.tenants.admit(caller.tenant, request, self._running, more)
+        self._permit = deps.tenants.admit(caller.tenant, request, choices * len(requests), more)
         self.session = _SESSION_PREFIX + (caller.run or secrets.token_hex(12))
         self._prompts = [Usage()] * len(requests)
-        self._framed_tokens = 0
-        self._reasons: list[str] = []
+        # What is noted of each generation for the bill while it runs.
+        self.books: defaultdict[int, StreamBooks] = defaultdict(StreamBooks)
+        self._closed: list[Counts] = []
+        self._attempts: list[Attempt] = []
         self._deps = deps
-        self._tenant = caller.tenant
+        self.caller = caller
         self._model = request.model
         self._instance = ""
         self._started_s = deps.clock.monotonic()
@@ -78,6 +81,11 @@ class Account:
     def traceparent(self) -> str:
         """What the instance's and metering's spans become children of."""
         return self._span.traceparent
+
+    @property
+    def held_by(self) -> tuple[str, str]:
+        """The model and the instance that took the request last; its model as asked, and nobody."""
+        return self._model, self._instance
 
     def generation(self, index: int) -> str:
         """The identity of one generation at the instances."""
@@ -108,23 +116,24 @@ class Account:
             prompt_tokens = usage.prompt_tokens or self._prompts[prompt].prompt_tokens
             self._prompts[prompt] = Usage(prompt_tokens, usage.cached_tokens)
 
-    def close(self, framed_tokens: int, reason: str) -> None:
-        """A generation is over: `framed_tokens` reached the answer and are billed (§4.9).
+    def close(self, counts: Counts, attempts: Sequence[Attempt] = ()) -> None:
+        """A generation is over: the framed tokens reached the answer and are billed (§4.9).
 
-        `reason`: a finish reason or an error's code. What no instance took costs nothing.
+        `attempts` divide them when more than one instance made them. What no instance took costs
+        nothing.
         """
-        self._framed_tokens += framed_tokens
-        self._reasons.append(reason)
-        self._running -= 1
-        if not self._running:
+        self._closed.append(counts)
+        self._attempts += attempts or (Attempt(self._model, self._instance, counts.framed),)
+        if len(self._closed) == self._choices * len(self._prompts):
             self._write()
 
     def _write(self) -> None:
         self._permit.close()
         # One generation that fails fails the request, and the others are cancelled for it.
-        failures = [r for r in self._reasons if r in _FAILURES]
-        cancelled = [r for r in self._reasons if r == _CANCELLED]
-        reason = next(iter(failures or cancelled or self._reasons))
+        reasons = [counts.reason for counts in self._closed]
+        failures = [r for r in reasons if r in _FAILURES]
+        cancelled = [r for r in reasons if r == _CANCELLED]
+        reason = next(iter(failures or cancelled or reasons))
         self._deps.metrics.requests.labels("http", reason).inc()
         self._span.set(
             {
@@ -132,18 +141,22 @@ class Account:
                 Attribute.INSTANCE: self._instance,
                 Attribute.FINISH_REASONS: (reason,),
                 Attribute.INPUT_TOKENS: sum(usage.prompt_tokens for usage in self._prompts),
-                Attribute.OUTPUT_TOKENS: self._framed_tokens,
+                Attribute.OUTPUT_TOKENS: self._framed,
             }
         )
         self._span.end(error=reason if failures else None)
         if self._instance:
             self._deps.usage.add(self._bill(reason).event())
 
+    @property
+    def _framed(self) -> int:
+        return sum(counts.framed for counts in self._closed)
+
     def _bill(self, reason: str) -> StreamFinished:
         # By the monotonic clock, lest a step of the wall clock makes it end before it began.
         took_ms = round((self._deps.clock.monotonic() - self._started_s) * 1000)
         return StreamFinished(
-            tenant=self._tenant,
+            tenant=self.caller.tenant,
             session=self.session,
             stream=_STREAM,
             model=self._model,
@@ -151,10 +164,14 @@ class Account:
             finish_reason=reason,
             prompt_tokens=sum(usage.prompt_tokens for usage in self._prompts),
             cached_tokens=sum(usage.cached_tokens for usage in self._prompts),
-            completion_tokens=self._framed_tokens,
+            completion_tokens=self._framed,
             started_ms=self._started_ms,
             ended_ms=self._started_ms + took_ms,
             traceparent=self.traceparent,
+            computed_tokens=_sum_if_told(counts.computed for counts in self._closed),
+            discarded_tokens=sum(map(discarded_of, self._closed)),
+            attempts=_by_instance(self._attempts),
+            gateway=self._deps.usage.gateway,
         )
 
     def _begin_span(self, request: GenerateRequest, caller: Caller) -> SpanHandle:
@@ -172,3 +189,23 @@ class Account:
         return self._deps.tracing.start(
             Span.GENERATE, caller.traceparent, kind="server", attributes=attributes
         )
+
+
+def _sum_if_told(counts: Iterable[int | None]) -> int | None:
+    total = 0
+    for count in counts:
+        if count is None:
+            return None
+        total += count
+    return total
+
+
+def _by_instance(attempts: Iterable[Attempt]) -> tuple[Attempt, ...]:
+    """One attempt for each model and instance; empty when there was only one."""
+    sums: dict[tuple[str, str], int] = {}
+    for attempt in attempts:
+        who = (attempt.model, attempt.instance)
+        sums[who] = sums.get(who, 0) + attempt.completion_tokens
+    if len(sums) == 1:
+        return ()
+    return tuple(Attempt(*who, tokens) for who, tokens in sums.items())

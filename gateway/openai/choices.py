@@ -47,7 +47,7 @@ class Choices:
         ]
         self._count = count
         self._generations = [
-            Generation(deps, request, caller, account, index, credit=credit)
+            Generation(deps, request, account, index, credit=credit)
             for index, request in enumerate(single)
         ]
 

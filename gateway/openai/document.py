@@ -129,8 +129,12 @@ _PATHS: Json = {
             parameters=[
                 _query("from_ms", "Unix milliseconds; 0: no bound.", _MILLISECONDS),
                 _query("until_ms", "Unix milliseconds, excluded; 0: no bound.", _MILLISECONDS),
+                _query("per", "Also for each minute.", {"type": "string", "enum": ["minute"]}),
             ],
         )
+    },
+    "/v1/receipts/key": {
+        "get": _operation("The keys that receipts are checked with", _body("List"))
     },
     "/v1/plans": {"get": _operation("The tenant's price plan, if it has one", _body("List"))},
     "/v1/invoices": {"get": _operation("The tenant's invoices, and the draft", _body("List"))},

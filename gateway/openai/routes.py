@@ -27,6 +27,7 @@ from gateway.openai.answers import AnswerShape, ChatShape, CompletionShape
 from gateway.openai.billing import invoice_of, invoices_of, plans_of
 from gateway.openai.choices import Choices
 from gateway.openai.idempotency import Repeats, read_key
+from gateway.openai.recording import IDEMPOTENCY_HEADER
 from gateway.openai.run import CREDIT_TOKENS
 from gateway.openai.schema import Asked, read_chat, read_completion
 from gateway.openai.sse import GenerationResponse
@@ -40,11 +41,13 @@ __all__ = ["BODY_BYTES_MAX", "openai_routes"]
 BODY_BYTES_MAX = 1024 * 1024
 # A whole body over a slow line takes less; one that never comes holds a connection no longer.
 BODY_WITHIN_S = 60.0
+IDEMPOTENCY_LENGTH_MAX = 256
 CANARY_HEADER = "X-Canary"
 TRACEPARENT_HEADER = "traceparent"
 
 # Unix milliseconds until the year 5138; a longer number is refused unread.
 _MILLISECONDS_DIGITS_MAX = 14
+_HOUR_MS = 3_600_000
 
 Answer = Callable[[Request, Principal, dict[str, str]], Awaitable[Response]]
 
@@ -109,6 +112,8 @@ async def _guarded(deps: GatewayDeps, request: Request, answer: Answer) -> Respo
     principal = deps.authenticator.request(request.headers, request.query_params)
     if isinstance(principal, Refusal):
         deps.metrics.rejected.labels(ErrorCode.UNAUTHORIZED.value).inc()
+        if request.method == "POST":
+            deps.usage.refused(deps.authenticator.tenant_shown(request.headers))
         return refusal_response(principal, headers)
     try:
         return await answer(request, principal, headers)
@@ -146,8 +151,17 @@ def _json(body: Any, headers: Mapping[str, str]) -> Response:
 
 def _generate(deps: GatewayDeps, repeats: Repeats, face: _Face) -> Answer:
     async def answer(request: Request, principal: Principal, headers: dict[str, str]) -> Response:
-        body = await _body(request)
-        asked = face.read(body, request.headers)
+        try:
+            body = await _body(request)
+            asked = face.read(body, request.headers)
+        except SeedanceError as error:
+            deps.usage.request(principal.tenant, error.code.value)
+            raise
+        except HttpError:
+            deps.usage.request(principal.tenant, ErrorCode.BAD_REQUEST.value)
+            raise
+        name = request.headers.get(IDEMPOTENCY_HEADER, "")
+        deps.usage.request(principal.tenant, idempotency_id=name[:IDEMPOTENCY_LENGTH_MAX])
         affinity = deps.affinity.of(request, principal, asked.user)
         if affinity.set_cookie:
             headers["set-cookie"] = affinity.set_cookie
@@ -205,8 +219,17 @@ def _model(deps: GatewayDeps, name: str) -> Answer:
 
 def _usage(deps: GatewayDeps) -> Answer:
     async def answer(request: Request, principal: Principal, headers: dict[str, str]) -> Response:
-        bounds = [_milliseconds(request, name) for name in ("from_ms", "until_ms")]
-        return _json(await usage_of(deps.settings, principal.tenant, *bounds), headers)
+        from_ms, until_ms = (_milliseconds(request, name) for name in ("from_ms", "until_ms"))
+        per = request.query_params.get("per", "")
+        if per not in ("", "minute"):
+            raise bad_field("per", "`minute`")
+        if per:  # the last hour, unless it is said which
+            until_ms = until_ms or deps.clock.wall_ms()
+            from_ms = from_ms or max(0, until_ms - _HOUR_MS)
+        answered = await usage_of(
+            deps.settings, principal.tenant, from_ms, until_ms, per_minute=bool(per)
+        )
+        return _json(answered, headers)
 
     return answer
 

@@ -14,7 +14,9 @@ import secrets
 from dataclasses import dataclass, replace
 
 from gateway.deps import GatewayDeps
-from gateway.openai.account import Account, Caller
+from gateway.metering.events import Attempt
+from gateway.metering.stream import Counts, StreamBooks
+from gateway.openai.account import Account
 from gateway.openai.paid import paid_stream
 from gateway.upstream.base import (
     NoInstanceError,
@@ -74,14 +76,12 @@ class Generation:
         self,
         deps: GatewayDeps,
         request: GenerateRequest,
-        caller: Caller,
         account: Account,
         index: int = 0,
         *,
         credit: int | None,
     ) -> None:
         self._deps = deps
-        self._caller = caller
         self._request = _seeded(request)
         self._credit = credit
         self._granted = 0
@@ -95,7 +95,7 @@ class Generation:
         self._outcome: End | SeedanceError | _Lost | None = None
         self._wake = asyncio.Event()
         self._cancelling = False
-        self._paid = paid_stream(deps, caller, account.generation(request.sampling.choice))
+        self._paid = paid_stream(deps, account.caller, account.generation(index))
 
     # ------------------------------------------------------------ the reader
 
@@ -139,7 +139,17 @@ class Generation:
             if self._paid is not None:
                 bears_prompt = not self._request.sampling.choice
                 self._paid.settle(self._text.framed_tokens, bears_prompt=bears_prompt)
-            self._account.close(self._text.framed_tokens, _reason(self._outcome))
+            self._account.close(*self._bill())
+
+    @property
+    def _books(self) -> StreamBooks:
+        return self._account.books[self._index]
+
+    def _bill(self) -> tuple[Counts, tuple[Attempt, ...]]:
+        framed = self._text.framed_tokens
+        self._books.hear(len(self._text.token_ids))
+        counts = self._books.counts(_reason(self._outcome), framed)
+        return counts, self._books.attempts(*self._account.held_by, framed)
 
     def _take(self) -> Piece | None:
         piece = self._text.take_all()
@@ -184,11 +194,11 @@ class Generation:
     def _choose(self, exclude: frozenset[str]) -> str:
         span = self._deps.tracing.start(Span.ROUTE, self._account.traceparent, hop="router")
         where = Where(
-            user=self._caller.affinity,
+            user=self._account.caller.affinity,
             model=self._request.model,
             exclude=exclude,
-            canary=self._caller.canary,
-            prefix=prefix_marks(self._caller.tenant, self._request),
+            canary=self._account.caller.canary,
+            prefix=prefix_marks(self._account.caller.tenant, self._request),
         )
         try:
             instance = self._deps.upstream.choose(where)
@@ -201,6 +211,7 @@ class Generation:
     def _open_on(self, instance: str) -> None:
         self._epoch += 1
         self._outcome = None
+        self._books.leave(*self._account.held_by, len(self._text.token_ids))
         credit = None
         if self._credit is not None:
             credit = max(1, self._credit - self._text.waiting_tokens)
@@ -211,7 +222,7 @@ class Generation:
             request=within_quota(
                 self._request, self._accepted.token_quota if self._accepted else 0
             ),
-            tenant=self._caller.tenant,
+            tenant=self._account.caller.tenant,
             forced_prefix=tuple(self._text.token_ids),
             traceparent=self._account.traceparent,
             credit=credit,
@@ -270,6 +281,7 @@ class Generation:
     def on_done(self, finish_reason: str, usage: Usage, _timing: Timing) -> None:
         """It ended well."""
         self._account.computed(self._index, usage)
+        self._books.told = usage.completion_tokens
         if finish_reason == "cancelled" and not self._cancelling:
             # Ended over there without a word from us: this must not look like an end (CASES 67).
             self._finish(_gone("the generation was ended by its instance"))
@@ -280,6 +292,7 @@ class Generation:
         """The instance refused or failed it."""
         if usage is not None:
             self._account.computed(self._index, usage)
+            self._books.told = usage.completion_tokens
         if self._accepted is None:
             again = error.code in _TRY_ELSEWHERE and self._deps.retries.spend()
         else:

@@ -25,13 +25,21 @@ _NOT_FOUND = 404
 
 
 async def usage_of(
-    settings: GatewaySettings, tenant: str, from_ms: int = 0, until_ms: int = 0
+    settings: GatewaySettings,
+    tenant: str,
+    from_ms: int = 0,
+    until_ms: int = 0,
+    *,
+    per_minute: bool = False,
 ) -> dict[str, Any]:
     """Sums over generations that ended in [from, until), in total and per model; 0: no bound.
 
-    Raises `SeedanceError` `unavailable` when metering does not answer, `HttpError` when there is none.
+    `per_minute`: also for each minute that begins within, of at most a day. Raises `SeedanceError`
+    `unavailable` when metering does not answer, `HttpError` when there is none.
     """
-    request = pb.GetUsageRequest(tenant=tenant, from_ms=from_ms, until_ms=until_ms)
+    request = pb.GetUsageRequest(
+        tenant=tenant, from_ms=from_ms, until_ms=until_ms, per_minute=per_minute
+    )
     async with asking(settings) as (stub, options):
         answer = await stub.GetUsage(request, **options)
     return {
@@ -39,7 +47,7 @@ async def usage_of(
         "tenant": answer.tenant,
         "total": _sum(answer.total),
         "models": [{"model": row.model} | _sum(row) for row in answer.models],
-    }
+    } | ({"minutes": [_minute(row) for row in answer.minutes]} if per_minute else {})
 
 
 @asynccontextmanager
@@ -87,3 +95,7 @@ def _sum(row: pb.UsageSum) -> dict[str, int]:
         "completion_tokens": row.completion_tokens,
         "total_tokens": row.prompt_tokens + row.completion_tokens,
     }
+
+
+def _minute(row: pb.MinuteSum) -> dict[str, Any]:
+    return {"minute_ms": row.minute_ms, "model": row.sum.model} | _sum(row.sum)

@@ -17,8 +17,8 @@ from enum import Enum
 from typing import TYPE_CHECKING
 from weakref import ref
 
+from gateway.metering.meter import UsageMeter
 from gateway.session.turns import Turns
-from gateway.session.usage import UsageOutbox
 from gateway.store.base import (
     OWNER_RENEW_S,
     CommitResult,
@@ -65,7 +65,7 @@ class Checkpointer:
     def __init__(
         self,
         store: SessionStore,
-        usage: UsageOutbox,
+        usage: UsageMeter,
         clock: Clock,
         tracing: Tracing,
         interval_s: float,
@@ -144,10 +144,12 @@ class Checkpointer:
         if not self.turns:
             self._wake.clear()
         self._renew_if_due()
+        await self._usage.save()
         try:
             await self._check_mark()
             await self._usage.flush()
         except StoreUnavailableError:
+            await self._usage.save(held=True)
             self._away(self._take())
             return
         writes = self._take()
@@ -158,6 +160,7 @@ class Checkpointer:
         try:
             result = await self._store.commit([write for _, write in writes])
         except StoreUnavailableError:
+            await self._usage.save(held=True)
             self._away(writes)
             return
         self._there()

@@ -15,8 +15,9 @@ import random
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from gateway.metering.stream import StreamBooks
+from gateway.session.bill import bill_of
 from gateway.session.journal import Opening
-from gateway.session.usage import StreamFinished
 from gateway.tenants.desk import Permit
 from gateway.upstream.base import Attach, NoInstanceError, Open, StreamHandle, Where
 from mesh.prefixes import prefix_marks
@@ -79,18 +80,22 @@ class Generation:
         self._owner = owner
         self._deps = owner.deps
         self._stream = stream
-        self._name = f"{owner.identity.session}/{stream.id}"
         self._phase = _Phase.OPENING
         self._listening: _Ear | None = None
         self._handle: StreamHandle | None = None
         self._failed: frozenset[str] = frozenset()
         self._tries = 0
         self._credit = 0
+        self._books = StreamBooks(opening.former, len(stream.text.token_ids))
         # When it was opened here, until its first text has come.
         self._opened_at: float | None = None
         self._retry: asyncio.TimerHandle | None = None
         self._span = _begin_span(owner, stream, opening)
         stream.traceparent = self._span.traceparent
+
+    @property
+    def _name(self) -> str:
+        return f"{self._owner.identity.session}/{self._stream.id}"
 
     # ------------------------------------------------------------ what the session wants
 
@@ -136,30 +141,15 @@ class Generation:
 
     def finish(self, finished: Finished) -> None:
         """The stream is settled: end its span, and write its bill if an instance ever took it."""
-        opening, usage = self.opening, finished.usage
+        opening = self.opening
         self._permit.close()
-        opening.settled(self._stream.end, usage)
-        prompt = usage.prompt_tokens or opening.prompt_tokens
-        event = StreamFinished(
-            tenant=self._owner.identity.tenant,
-            session=self._owner.identity.session,
-            stream=self._stream.id,
-            model=opening.model or opening.wants.request.model,
-            instance=opening.instance,
-            finish_reason=finished.reason,
-            prompt_tokens=prompt,
-            cached_tokens=usage.cached_tokens,
-            completion_tokens=usage.completion_tokens,
-            started_ms=opening.started_ms,
-            # Lest a wall clock that was set back makes it end before it began.
-            ended_ms=max(opening.started_ms, self._deps.clock.wall_ms()),
-            traceparent=self._span.traceparent,
-        )
+        opening.settled(self._stream.end, finished.usage)
         self._deps.metrics.requests.labels("websocket", finished.reason).inc()
         if opening.model:  # what no instance took costs nothing
-            self._owner.journal.bill(event.event(reused=opening.reused))
+            bill = bill_of(self._owner, self._stream, opening, self._books, finished)
+            self._owner.journal.bill(bill.event(reused=opening.reused))
         self._owner.journal.touch(self._stream.id, opening=True)
-        _end_span(self._span, opening, finished, prompt)
+        _end_span(self._span, opening, finished)
 
     def release(self) -> None:
         """Its end is in the store: the instance may forget it."""
@@ -185,6 +175,8 @@ class Generation:
         if self._stream.append(what):
             self._owner.pump_soon()
         else:
+            # Perhaps of a stream that is not wanted any more: the bill's books know of it all the same.
+            self._books.hear(what.token_index + len(what.token_ids))
             self._hear(what)
         if what.text and self._opened_at is not None:
             took = self._deps.clock.monotonic() - self._opened_at
@@ -203,8 +195,9 @@ class Generation:
             case UpstreamFailed(error) if self._refused(error.code):
                 self._try_elsewhere()
                 return
-            case UpstreamDone() | UpstreamFailed():
+            case UpstreamDone(usage=usage) | UpstreamFailed(usage=usage):
                 self._phase = _Phase.OVER
+                self._books.told = None if usage is None else usage.completion_tokens
         self._hear(what)
 
     def _refused(self, code: ErrorCode) -> bool:
@@ -269,6 +262,9 @@ class Generation:
 
     def _open_at(self, instance: str) -> None:
         self._phase = _Phase.OPENING
+        # What the stream has now was made by the instance that it leaves.
+        has = len(self._stream.text.token_ids)
+        self._books.leave(self.opening.model, self.opening.instance, has)
         self._moved_to(instance)
         spec = Open(
             self._name,
@@ -346,13 +342,13 @@ def _begin_span(owner: SessionOwner, stream: StreamMachine, opening: Opening) ->
     )
 
 
-def _end_span(span: SpanHandle, opening: Opening, finished: Finished, prompt: int) -> None:
+def _end_span(span: SpanHandle, opening: Opening, finished: Finished) -> None:
     span.set(
         {
             Attribute.RESPONSE_MODEL: opening.model,
             Attribute.INSTANCE: opening.instance,
             Attribute.FINISH_REASONS: (finished.reason,),
-            Attribute.INPUT_TOKENS: prompt,
+            Attribute.INPUT_TOKENS: finished.usage.prompt_tokens or opening.prompt_tokens,
             Attribute.OUTPUT_TOKENS: finished.usage.completion_tokens,
         }
     )

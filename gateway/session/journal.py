@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from gateway.metering.meter import UsageMeter
+from gateway.metering.stream import FormerAttempt
 from gateway.session.identity import SessionIdentity
-from gateway.session.usage import UsageOutbox
 from gateway.store.base import ENDS_KEPT_MAX, LogEntry, SessionWrite, StreamWrite, UsageEvent
 from seedance.protocol.errors import ErrorCode, SeedanceError
 from seedance.protocol.events import UpstreamDone, UpstreamFailed
@@ -33,7 +34,7 @@ class Opening:
 
     `prompt_tokens` and `token_quota` are the first instance's word, once it has taken the stream.
     `end` is how it was settled and billed, while its client is not there to be told. `reused`: the session
-    has forgotten ends (§3), and the stream's id may be one of theirs.
+    has forgotten ends (§3), and the stream's id may be one of theirs. `former`: attempts before this one.
     """
 
     wants: Generate
@@ -46,6 +47,7 @@ class Opening:
     token_quota: int = 0
     end: UpstreamDone | UpstreamFailed | None = None
     reused: bool = False
+    former: list[FormerAttempt] = field(default_factory=list)
 
     def settled(self, end: UpstreamDone | UpstreamFailed | None, usage: Usage) -> None:
         """It has ended, at this price."""
@@ -65,6 +67,7 @@ class Opening:
                 "token_quota": self.token_quota,
                 "end": _write_end(self.end),
                 "reused": self.reused,
+                "former": self.former,
             },
             separators=(",", ":"),
         ).encode()
@@ -87,6 +90,7 @@ class Opening:
             fields["token_quota"],
             _read_end(fields.get("end")),
             fields.get("reused", False),
+            [(model, instance, tokens) for model, instance, tokens in fields.get("former", ())],
         )
 
 
@@ -133,7 +137,7 @@ class Journal:
         identity: SessionIdentity,
         machine: SessionMachine,
         openings: Callable[[str], Opening | None],
-        usage: UsageOutbox,
+        usage: UsageMeter,
     ) -> None:
         self._identity = identity
         self._machine = machine
@@ -160,6 +164,7 @@ class Journal:
     def bill(self, event: UsageEvent) -> None:
         """What a stream costs, to be written with its end; what has no room any more goes without."""
         self._bills[event.id] = event
+        self._usage.hold(event)
         self.pressing = True
         if len(self._bills) > BILLS_KEPT_MAX:
             self._usage.add(self._bills.pop(next(iter(self._bills))))
@@ -167,8 +172,14 @@ class Journal:
     def stored(self, write: SessionWrite) -> None:
         """A write is in the store."""
         self.failures = 0
+        self._usage.told(write.bills)
         for bill in write.bills:
             self._bills.pop(bill.id, None)
+
+    def let_go(self) -> None:
+        """Somebody else owns the session, and bills what the store says of it."""
+        self._usage.drop(self._bills)
+        self._bills.clear()
 
     def failed(self) -> None:
         """The store could not carry out a write, and may have begun to: the next one is whole."""

@@ -319,6 +319,7 @@ class SessionOwner:
 
     def _let_go(self, code: CloseCode, reason: str) -> None:
         self._registry.forget(self)
+        self.journal.let_go()
         self.abandon()
         carrier, self.carrier = self.carrier, None
         if carrier is not None:

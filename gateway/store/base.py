@@ -18,6 +18,7 @@ __all__ = [
     "OWNER_SILENCE_S",
     "SWEEP_RETRY_S",
     "CommitResult",
+    "GatewayLease",
     "LogEntry",
     "SessionStore",
     "SessionWrite",
@@ -26,6 +27,7 @@ __all__ = [
     "StoredStream",
     "StreamWrite",
     "UsageEvent",
+    "UsageMarks",
 ]
 
 
@@ -151,6 +153,37 @@ class StoredSession:
     streams: dict[str, StoredStream] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class GatewayLease:
+    """A gateway's word that it lives, and what is new of its connections (`mesh.store.lease_key`).
+
+    `beat_ms` is its monotonic clock; `connections` are records by name; `gone` ended in good order.
+    `heir_of` are dead gateways whose events it tells.
+    """
+
+    gateway: str
+    beat_ms: int
+    connections: dict[str, bytes] = field(default_factory=dict)
+    gone: tuple[str, ...] = ()
+    heir_of: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class UsageMarks:
+    """What metering and the usage stream say to a gateway.
+
+    `committed`: ids of its events that the ledger has and that it was not told of; `complete`: all
+    of them. `oldest_waiting_s`: age of the oldest entry of the stream that is not in the ledger (0:
+    none waits), `waiting`: how many. `lease_was_gone`: the store did not have this gateway's lease.
+    """
+
+    committed: frozenset[str] = frozenset()
+    complete: bool = True
+    oldest_waiting_s: float = 0.0
+    waiting: int = 0
+    lease_was_gone: bool = False
+
+
 class SessionStore(Protocol):
     """Both implementations pass one contract suite. Every method may raise `StoreUnavailableError`."""
 
@@ -185,6 +218,10 @@ class SessionStore(Protocol):
 
     async def add_usage(self, events: Sequence[UsageEvent]) -> None:
         """Append to the usage stream that metering consumes."""
+        ...
+
+    async def meet_metering(self, lease: GatewayLease) -> UsageMarks:
+        """Renew a gateway's lease, and take what metering has committed of its events."""
         ...
 
     async def put_ticket(self, ticket: str, value: bytes, ttl_s: float) -> None:

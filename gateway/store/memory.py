@@ -15,12 +15,14 @@ from gateway.store.base import (
     OWNER_SILENCE_S,
     SWEEP_RETRY_S,
     CommitResult,
+    GatewayLease,
     LogEntry,
     SessionWrite,
     StoredSession,
     StoredStream,
     StreamWrite,
     UsageEvent,
+    UsageMarks,
 )
 from gateway.store.names import SESSION_ID
 from mesh.clock import Clock
@@ -86,6 +88,7 @@ class MemoryStore:
         self._notes: dict[str, tuple[bytes, float]] = {}
         self._mark = secrets.token_hex(8)
         self.usage: deque[UsageEvent] = deque(maxlen=USAGE_KEPT_MAX)
+        self.leases: dict[str, GatewayLease] = {}
 
     async def commit(self, writes: Sequence[SessionWrite]) -> CommitResult:
         """Write all; see the base."""
@@ -158,6 +161,11 @@ class MemoryStore:
     async def add_usage(self, events: Sequence[UsageEvent]) -> None:
         """Keep usage events; see the base."""
         self.usage.extend(events)
+
+    async def meet_metering(self, lease: GatewayLease) -> UsageMarks:
+        """What is kept here is as good as committed: there is no ledger. See the base."""
+        self.leases[lease.gateway] = lease
+        return UsageMarks(frozenset(event.id for event in self.usage))
 
     async def put_ticket(self, ticket: str, value: bytes, ttl_s: float) -> None:
         """Keep a ticket; see the base."""

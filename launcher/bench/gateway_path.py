@@ -14,8 +14,8 @@ from typing import Any
 from gateway.auth import Authenticator, Principal
 from gateway.config import GatewaySettings
 from gateway.deps import GatewayDeps
+from gateway.metering.meter import UsageMeter
 from gateway.session.registry import SessionRegistry
-from gateway.session.usage import UsageOutbox
 from gateway.store.memory import MemoryStore
 from gateway.tickets import Tickets
 from gateway.upstream.base import Attach, Open, PressureLevel, StreamHandle, StreamListener, Where
@@ -105,7 +105,7 @@ def _deps() -> GatewayDeps:
         Tracing("gateway", "bench"),
         GatewayMetrics(),
         authenticator,
-        UsageOutbox(store),
+        UsageMeter(store, clock),
     )
 
 

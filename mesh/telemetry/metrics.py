@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from prometheus_client import (
     CollectorRegistry,
     Counter,
+    Gauge,
     Histogram,
     generate_latest,
     start_http_server,
@@ -136,6 +137,17 @@ class MeteringMetrics:
             "seedance_metering_events",
             "Usage events read, by outcome: recorded, duplicate, refused.",
             ("outcome",),
+            registry=self.registry,
+        )
+        self.conserved = Counter(
+            "seedance_metering_conserved_streams",
+            "Streams whose books of tokens are equal, different, or untold by the instance.",
+            ("verdict",),
+            registry=self.registry,
+        )
+        self.different_days = Gauge(
+            "seedance_metering_different_days",
+            "Days of the ledger on which tokens are not conserved, at the last look.",
             registry=self.registry,
         )
 

@@ -15,7 +15,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Engine, Table, func, select
 
 from metering.invoice.quantities import ConnectionSpan, ModelTokens, Quantities, sum_connections
-from metering.store.sql import insert_new, take_position
+from metering.store.intake import insert_new, take_position
 from metering.store.tables import (
     ATTEMPTS,
     CONNECTIONS,

@@ -5,16 +5,13 @@ Called from the ledger's own thread, never on an event loop.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 from sqlalchemy import (
     Connection,
     Engine,
-    Table,
     create_engine,
     delete,
     event,
@@ -22,29 +19,32 @@ from sqlalchemy import (
     inspect,
     select,
     text,
-    update,
 )
-from sqlalchemy.dialects import postgresql, sqlite
 
-from metering.event import ConnectionClosed, Event, RequestMade, UsageEvent
+from metering.event import Event
+from metering.store.intake import MINUTE_MS, SUMMED, insert_new, take_events, take_position
 from metering.store.tables import (
-    ATTEMPTS,
-    CONNECTIONS,
     JOURNAL,
     METADATA,
     MINUTES,
     REFUSED,
-    REQUESTS,
     USAGE,
 )
 
-__all__ = ["MinuteSum", "ModelSum", "RefusedEntry", "SqlStore", "insert_new", "take_position"]
+__all__ = ["MinuteSum", "ModelSum", "RefusedEntry", "SqlStore"]
 
 # How long a writer waits for another one (a person's sqlite3 shell, say) before it gives up.
 SQLITE_BUSY_MS = 5_000
-MINUTE_MS = 60_000
+# Random ids walk all over a primary key's index: with the default of 2 MiB it is read again and again.
+SQLITE_CACHE_KIB = 64 * 1024
 _BIGINT_MAX = 2**63 - 1
-_SUMMED = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens")
+_LATER_COLUMNS = {
+    "position": "BIGINT NOT NULL DEFAULT 0",
+    "computed_tokens": "BIGINT",
+    "discarded_tokens": "BIGINT",
+    "acknowledged_tokens": "BIGINT",
+    "retained_tokens": "BIGINT",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,17 +91,8 @@ class SqlStore:
             position = take_position(connection)
             if refused:
                 rows = [{f: getattr(r, f) for f in r.__slots__} for r in refused]
-                connection.execute(insert_new(connection, REFUSED).values(rows))
-            rows_of: defaultdict[Table, list[dict[str, Any]]] = defaultdict(list)
-            for taken in events:
-                table, row = _row(taken)
-                rows_of[table].append(row | {"position": position})
-            new: set[str] = set()
-            for table, rows in rows_of.items():
-                statement = insert_new(connection, table).values(rows).returning(table.c.id)
-                new |= set(connection.execute(statement).scalars())
-            _add_streams(connection, [e for e in events if e.id in new])
-            return frozenset(new)
+                connection.execute(insert_new(connection, REFUSED), rows)
+            return take_events(connection, events, position)
 
     def sums(self, tenant: str, from_ms: int, until_ms: int | None) -> list[ModelSum]:
         """The tenant's sums per model, by name, over generations that ended in [from, until)."""
@@ -129,7 +120,7 @@ class SqlStore:
     def minutes(self, tenant: str, from_ms: int, until_ms: int) -> list[MinuteSum]:
         """The tenant's rollups of the minutes that begin in [from, until), by minute and model."""
         query = (
-            select(MINUTES.c.model, *(MINUTES.c[n] for n in _SUMMED), MINUTES.c.minute_ms)
+            select(MINUTES.c.model, *(MINUTES.c[n] for n in SUMMED), MINUTES.c.minute_ms)
             .where(MINUTES.c.tenant == tenant, MINUTES.c.minute_ms.between(from_ms, until_ms - 1))
             .order_by(MINUTES.c.minute_ms, MINUTES.c.model)
         )
@@ -171,83 +162,14 @@ class SqlStore:
         self.engine.dispose()
 
 
-def insert_new(connection: Connection, table: Table) -> sqlite.Insert | postgresql.Insert:
-    """An INSERT that leaves rows alone which are there already."""
-    return _insert(connection, table).on_conflict_do_nothing()
-
-
-def take_position(connection: Connection) -> int:
-    """This transaction's position; no other one gets its own before this one has ended.
-
-    It is the first statement, so that SQLite too has the write lock from the beginning.
-    """
-    statement = update(JOURNAL).values(position=JOURNAL.c.position + 1)
-    return int(connection.execute(statement.returning(JOURNAL.c.position)).scalar_one())
-
-
-def _insert(connection: Connection, table: Table) -> sqlite.Insert | postgresql.Insert:
-    if connection.dialect.name == "postgresql":
-        return postgresql.insert(table)
-    return sqlite.insert(table)
-
-
-def _row(taken: Event) -> tuple[Table, dict[str, Any]]:
-    row = msgspec.structs.asdict(taken)
-    del row["v"]
-    match taken:
-        case UsageEvent():
-            del row["attempts"]
-            return USAGE, row | {"kind": "stream_finished"}
-        case ConnectionClosed():
-            for name in ("established_ms", "close_wait_ms", "bytes_in", "bytes_out", "rtt_us"):
-                del row[name]
-            row["ended_ms"] = taken.ended_ms
-            row["bytes"] = taken.bytes_in + taken.bytes_out
-            row["rtt_us_sum"] = sum(taken.rtt_us)
-            row["rtt_samples"] = len(taken.rtt_us)
-            return CONNECTIONS, row
-        case RequestMade():
-            # The prefixes keep a client from choosing an id that is some event's.
-            named = row.pop("idempotency_id")
-            row["counted_as"] = f"named:{named}" if named else f"event:{taken.id}"
-            return REQUESTS, row
-
-
-def _add_streams(connection: Connection, new: Sequence[Event]) -> None:
-    """What follows from new finished generations: their attempts and their minutes."""
-    attempts: list[dict[str, Any]] = []
-    minutes: defaultdict[tuple[str, str, int], list[int]] = defaultdict(lambda: [0, 0, 0, 0])
-    for stream in new:
-        if not isinstance(stream, UsageEvent):
-            continue
-        for number, attempt in enumerate(stream.attempts):
-            row = {"id": stream.id, "number": number} | msgspec.structs.asdict(attempt)
-            attempts.append(row)
-        sums = minutes[stream.tenant, stream.model, stream.ended_ms // MINUTE_MS * MINUTE_MS]
-        counts = (1, stream.prompt_tokens, stream.cached_tokens, stream.completion_tokens)
-        sums[:] = [old + more for old, more in zip(sums, counts, strict=True)]
-    if attempts:
-        connection.execute(insert_new(connection, ATTEMPTS), attempts)
-    if minutes:
-        statement = _insert(connection, MINUTES)
-        statement = statement.on_conflict_do_update(
-            index_elements=["tenant", "model", "minute_ms"],
-            set_={name: MINUTES.c[name] + statement.excluded[name] for name in _SUMMED},
-        )
-        keys = ("tenant", "model", "minute_ms", *_SUMMED)
-        # In one order everywhere: two writers that lock rows cross-wise would wait for ever.
-        rows = [dict(zip(keys, (*k, *s), strict=True)) for k, s in sorted(minutes.items())]
-        connection.execute(statement, rows)
-
-
 def _rebuild_minutes(connection: Connection) -> None:
     connection.execute(delete(MINUTES))
     minute = (USAGE.c.ended_ms - USAGE.c.ended_ms % MINUTE_MS).label("minute_ms")
-    sums = (func.sum(USAGE.c[name]) for name in _SUMMED[1:])
+    sums = (func.sum(USAGE.c[name]) for name in SUMMED[1:])
     query = select(USAGE.c.tenant, USAGE.c.model, minute, func.count(), *sums)
     query = query.group_by(USAGE.c.tenant, USAGE.c.model, minute)
-    columns = ["tenant", "model", "minute_ms", *_SUMMED]
-    connection.execute(_insert(connection, MINUTES).from_select(columns, query))
+    columns = ["tenant", "model", "minute_ms", *SUMMED]
+    connection.execute(MINUTES.insert().from_select(columns, query))
 
 
 def _make_tables(engine: Engine) -> None:
@@ -258,11 +180,17 @@ def _make_tables(engine: Engine) -> None:
     METADATA.create_all(engine)
     with engine.begin() as connection:
         connection.execute(insert_new(connection, JOURNAL).values(id=0, position=0))
+        _add_columns(connection)
         if aged:
-            if "position" not in {c["name"] for c in inspector.get_columns(USAGE.name)}:
-                add = "ALTER TABLE usage ADD COLUMN position BIGINT NOT NULL DEFAULT 0"
-                connection.execute(text(add))
             _rebuild_minutes(connection)
+
+
+def _add_columns(connection: Connection) -> None:
+    """Columns that the ledger's first releases did not have."""
+    there = {column["name"] for column in inspect(connection).get_columns(USAGE.name)}
+    for name, kind in _LATER_COLUMNS.items():
+        if name not in there:
+            connection.execute(text(f"ALTER TABLE usage ADD COLUMN {name} {kind}"))
 
 
 def _open_engine(url: str) -> Engine:
@@ -279,4 +207,5 @@ def _set_pragmas(connection: Any, _record: object) -> None:
     cursor.execute("PRAGMA journal_mode=WAL")
     cursor.execute("PRAGMA synchronous=FULL")
     cursor.execute(f"PRAGMA busy_timeout={SQLITE_BUSY_MS}")
+    cursor.execute(f"PRAGMA cache_size=-{SQLITE_CACHE_KIB}")
     cursor.close()

@@ -25,6 +25,7 @@ __all__ = [
     "JOURNAL",
     "METADATA",
     "MINUTES",
+    "OPENINGS",
     "PLAN_TEXTS",
     "REFUSED",
     "REQUESTS",
@@ -58,6 +59,11 @@ USAGE = Table(
     Column("started_ms", BigInteger, nullable=False),
     Column("ended_ms", BigInteger, nullable=False),
     Column("traceparent", String, nullable=False),
+    # The same tokens in other books (`metering.conservation`); NULL: nobody told.
+    Column("computed_tokens", BigInteger),
+    Column("discarded_tokens", BigInteger),
+    Column("acknowledged_tokens", BigInteger),
+    Column("retained_tokens", BigInteger),
     _position(),
 )
 Index("usage_by_tenant_and_end", USAGE.c.tenant, USAGE.c.ended_ms)
@@ -71,6 +77,19 @@ ATTEMPTS = Table(
     Column("model", String, nullable=False),
     Column("instance", String, nullable=False),
     Column("completion_tokens", BigInteger, nullable=False),
+)
+
+# Connections that have begun. Nothing is billed of it: a connection without a row in the next table
+# is open, or its gateway died and nobody has ended it yet.
+OPENINGS = Table(
+    "openings",
+    METADATA,
+    Column("id", String, primary_key=True),
+    Column("tenant", String, nullable=False),
+    Column("gateway", String, nullable=False),
+    Column("opened_ms", BigInteger, nullable=False),
+    Column("mode", String, nullable=False),
+    _position(),
 )
 
 # `ended_ms`: the end of CLOSE_WAIT. `rtt_us_sum` over `rtt_samples` is the average.

@@ -122,8 +122,10 @@ class SeedanceError(Exception):
     `message` is for a person on the other side: it names the field and the allowed range and holds
     nothing internal. `field` is the path of the field at fault, such as `messages[0].role`.
     `retry_after_ms` is given only for retryable codes. `stream_id` names the stream it concerns,
-    where that is known.
+    where that is known; `of_generate`, that it refuses a `generate` that could not be read.
     """
+
+    of_generate = False
 
     def __init__(
         self,

@@ -198,6 +198,7 @@ def generate_of(body: dict[str, Any]) -> Generate:
             check_in_one_frame(request, max(request.max_tokens or 0, request.min_tokens))
     except SeedanceError as refusal:
         refusal.stream_id = stream_id
+        refusal.of_generate = True
         raise
     return Generate(id=stream_id, request=request, bare="type" not in body, **delivery)
 

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from seedance.protocol.frames import SequencedFrame
+from seedance.protocol.frames import SequencedFrame, Token
 
 __all__ = ["Entry", "FrameLog"]
 
@@ -79,6 +79,11 @@ class FrameLog:
     def of_stream(self, stream: str) -> list[Entry]:
         """The unacknowledged frames of one stream."""
         return [e for e in self.entries if e.frame.id == stream and not e.received]
+
+    def tokens_of(self, stream: str) -> int:
+        """Tokens in frames of a stream that the client has not acknowledged."""
+        frames = (entry.frame for entry in self.entries if not entry.received)
+        return sum(f.tokens for f in frames if isinstance(f, Token) and f.id == stream)
 
     def replay_after(self, last_seq: int, now: float) -> list[Entry]:
         """What follows `last_seq`, to be sent on a new connection, which has received none of it."""

@@ -19,24 +19,36 @@ INVOICE_FORMAT_CSV: InvoiceFormat
 INVOICE_FORMAT_HTML: InvoiceFormat
 
 class GetUsageRequest(_message.Message):
-    __slots__ = ("tenant", "from_ms", "until_ms")
+    __slots__ = ("tenant", "from_ms", "until_ms", "per_minute")
     TENANT_FIELD_NUMBER: _ClassVar[int]
     FROM_MS_FIELD_NUMBER: _ClassVar[int]
     UNTIL_MS_FIELD_NUMBER: _ClassVar[int]
+    PER_MINUTE_FIELD_NUMBER: _ClassVar[int]
     tenant: str
     from_ms: int
     until_ms: int
-    def __init__(self, tenant: _Optional[str] = ..., from_ms: _Optional[int] = ..., until_ms: _Optional[int] = ...) -> None: ...
+    per_minute: bool
+    def __init__(self, tenant: _Optional[str] = ..., from_ms: _Optional[int] = ..., until_ms: _Optional[int] = ..., per_minute: _Optional[bool] = ...) -> None: ...
 
 class GetUsageResponse(_message.Message):
-    __slots__ = ("tenant", "total", "models")
+    __slots__ = ("tenant", "total", "models", "minutes")
     TENANT_FIELD_NUMBER: _ClassVar[int]
     TOTAL_FIELD_NUMBER: _ClassVar[int]
     MODELS_FIELD_NUMBER: _ClassVar[int]
+    MINUTES_FIELD_NUMBER: _ClassVar[int]
     tenant: str
     total: UsageSum
     models: _containers.RepeatedCompositeFieldContainer[UsageSum]
-    def __init__(self, tenant: _Optional[str] = ..., total: _Optional[_Union[UsageSum, _Mapping]] = ..., models: _Optional[_Iterable[_Union[UsageSum, _Mapping]]] = ...) -> None: ...
+    minutes: _containers.RepeatedCompositeFieldContainer[MinuteSum]
+    def __init__(self, tenant: _Optional[str] = ..., total: _Optional[_Union[UsageSum, _Mapping]] = ..., models: _Optional[_Iterable[_Union[UsageSum, _Mapping]]] = ..., minutes: _Optional[_Iterable[_Union[MinuteSum, _Mapping]]] = ...) -> None: ...
+
+class MinuteSum(_message.Message):
+    __slots__ = ("minute_ms", "sum")
+    MINUTE_MS_FIELD_NUMBER: _ClassVar[int]
+    SUM_FIELD_NUMBER: _ClassVar[int]
+    minute_ms: int
+    sum: UsageSum
+    def __init__(self, minute_ms: _Optional[int] = ..., sum: _Optional[_Union[UsageSum, _Mapping]] = ...) -> None: ...
 
 class UsageSum(_message.Message):
     __slots__ = ("model", "requests", "prompt_tokens", "cached_tokens", "completion_tokens")

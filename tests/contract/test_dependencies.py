@@ -19,6 +19,7 @@ RUNTIME_EXTRAS = (
     "inference",
     "router",
     "metering",
+    "postgres",
     "launcher",
 )
 

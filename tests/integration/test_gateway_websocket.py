@@ -16,6 +16,7 @@ from seedance.protocol.delivery import LinkState
 from seedance.protocol.request import GenerateRequest
 from tests.support.fake_upstream import FakeCluster, FakeUpstream, tokens_of
 from tests.support.gateway_under_test import GatewayUnderTest, running_gateway, wire
+from tests.support.told_usage import stream_bills
 from tests.support.waiting import wait_until
 
 
@@ -198,7 +199,7 @@ async def test_a_lost_connection_frees_a_simple_clients_stream(
             if abort:
                 client.connection.transport.abort()
         await wait_until(lambda: not cluster.running)
-    await wait_until(lambda: len(gateway.deps.store.usage) == 2)  # type: ignore[attr-defined]
+    await wait_until(lambda: len(stream_bills(gateway.deps.store.usage)) == 2)  # type: ignore[attr-defined]
 
 
 async def test_a_reader_that_stops_pauses_the_engine() -> None:

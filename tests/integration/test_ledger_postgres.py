@@ -15,9 +15,15 @@ from metering.event import parse_event
 from metering.invoice.billing import Billing
 from metering.plans.calendar import Month
 from metering.store.billing import BillingStore
+from metering.store.books import BookStore
 from metering.store.sql import MinuteSum, ModelSum, SqlStore
 from tests.support.plans import ALL_MODES, book
-from tests.support.usage_events import connection_payload, request_payload, usage_payload
+from tests.support.usage_events import (
+    connection_payload,
+    opening_payload,
+    request_payload,
+    usage_payload,
+)
 
 SERVER = os.environ.get("SEEDANCE_TEST_POSTGRES", "")
 NOVEMBER, NOVEMBER_MS, LATER_MS = Month(2026, 11), 1_793_491_200_000, 1_900_000_000_000
@@ -52,6 +58,21 @@ def test_every_kind_counts_once(store: SqlStore) -> None:
     assert store.minutes("acme", 0, 60_000) == [MinuteSum("smol", 1, 7, 2, 5, 0)]
     store.rebuild_minutes()
     assert store.minutes("acme", 0, 60_000) == [MinuteSum("smol", 1, 7, 2, 5, 0)]
+
+
+def test_a_full_batch_and_its_tokens_books(store: SqlStore) -> None:
+    """Thousands of events in one transaction, a part of them known: new ones are told, days balance."""
+    books = {"computed_tokens": 6, "discarded_tokens": 1, "gateway": "g"}
+    events = [parse_event(usage_payload(f"{n}", **books)) for n in range(3_000)]
+    assert len(store.write(events[:500], ())) == 500
+    new = store.write([*events, parse_event(opening_payload())], ())
+    assert new == {f"{n}" for n in range(500, 3_000)} | {"g1/c1/connection_opened"}
+    (day,) = BookStore(store.engine).days()
+    assert (day.streams, day.computed, day.balanced) == (3_000, 18_000, True)
+    store.write([parse_event(usage_payload("odd", computed_tokens=9, discarded_tokens=0))], ())
+    (day,) = BookStore(store.engine).days()
+    assert not day.balanced
+    assert BookStore(store.engine).different_streams(day.day_ms, 5) == ["odd"]
 
 
 def test_writers_at_once(store: SqlStore) -> None:

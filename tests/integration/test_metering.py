@@ -13,63 +13,25 @@ from pathlib import Path
 import grpc
 import pytest
 import redis.asyncio
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from mesh.clock import SystemClock
 from mesh.rpc.channel import MESH_SECRET_KEY, open_channel
 from mesh.rpc.server import RpcServer
 from mesh.store import USAGE_STREAM
-from mesh.telemetry.metrics import MeteringMetrics, render
-from mesh.telemetry.tracing import Tracing
-from metering.consumer import GROUP, UsageConsumer
-from metering.ledger import Ledger, LedgerUnavailableError
+from mesh.telemetry.metrics import render
+from metering.consumer import GROUP
+from metering.ledger import LedgerUnavailableError
 from metering.service import MeteringService
-from metering.store.sql import ModelSum, SqlStore
+from metering.store.sql import ModelSum
 from seedance.v2 import metering_pb2 as pb
 from seedance.v2 import metering_pb2_grpc
 from tests.support.billing_desk import open_desk
+from tests.support.running_metering import running_metering as running
 from tests.support.usage_events import TRACE_ID, usage_payload
 from tests.support.valkey import TestStore, running_valkey
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 ONCE = [ModelSum("smol", 1, 7, 2, 5)]
-
-
-class Metering:
-    """A consumer and its ledger inside the test's loop."""
-
-    def __init__(self, redis_url: str, folder: Path) -> None:
-        self.spans = InMemorySpanExporter()
-        self.metrics = MeteringMetrics()
-        self.ledger = Ledger(SqlStore(f"sqlite:///{folder}/ledger.db"), SystemClock())
-        self.consumer = UsageConsumer(
-            redis_url,
-            "test",
-            self.ledger,
-            clock=SystemClock(),
-            tracing=Tracing("metering", "test", processor=SimpleSpanProcessor(self.spans)),
-            metrics=self.metrics,
-        )
-
-    def count(self, outcome: str) -> float:
-        name = "seedance_metering_events_total"
-        return self.metrics.registry.get_sample_value(name, {"outcome": outcome}) or 0
-
-
-@contextlib.asynccontextmanager
-async def running(redis_url: str, folder: Path) -> AsyncIterator[Metering]:
-    metering = Metering(redis_url, folder)
-    stop = asyncio.Event()
-    async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(metering.consumer.run(stop))
-        try:
-            yield metering
-        finally:
-            stop.set()
-    await metering.consumer.close()
-    metering.ledger.close()
 
 
 @contextlib.asynccontextmanager

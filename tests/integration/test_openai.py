@@ -28,6 +28,7 @@ from seedance.v2 import metering_pb2_grpc
 from tests.support.billing_desk import open_desk
 from tests.support.fake_upstream import MODEL, FakeCluster, FakeUpstream
 from tests.support.gateway_under_test import GatewayUnderTest, running_gateway
+from tests.support.told_usage import stream_bills
 from tests.support.usage_events import usage_payload
 from tests.support.valkey import TestStore
 from tests.support.waiting import wait_until
@@ -159,9 +160,9 @@ async def test_client_that_goes_away(stream: bool, leave: Any) -> None:
         await wait_until(lambda: held.cancelled)
         cluster.step()
         usage = gateway.deps.store.usage  # type: ignore[attr-defined]
-        await wait_until(lambda: usage)
+        await wait_until(lambda: stream_bills(usage))
         assert cluster.running == 0
-        (bill,) = (json.loads(event.payload) for event in usage)
+        (bill,) = stream_bills(usage)
         assert (bill["finish_reason"], bill["prompt_tokens"]) == ("cancelled", 7)
         # Framed is what was sent, whatever of it arrived; nothing was computed after the end.
         assert cluster.computed == 10
@@ -193,7 +194,8 @@ async def test_a_retry_at_another_gateway(valkey: TestStore) -> None:
         await store.close()
     async with redis.asyncio.Redis.from_url(valkey.url) as client:
         events = await client.xrange(USAGE_STREAM)
-    (bill,) = (json.loads(fields[b"payload"]) for _, fields in events)
+    read = [json.loads(fields[b"payload"]) for _, fields in events]
+    (bill,) = (event for event in read if event["kind"] == "stream_finished")
     assert (bill["finish_reason"], bill["completion_tokens"]) == ("stop", 50)
 
 
@@ -219,7 +221,7 @@ async def test_a_drain_lets_an_answer_finish(monkeypatch: pytest.MonkeyPatch) ->
         assert b"[DONE]" in answer
         await gateway.deps.usage.flush()
         usage = gateway.deps.store.usage  # type: ignore[attr-defined]
-        (bill,) = (json.loads(event.payload) for event in usage)
+        (bill,) = stream_bills(usage)
         assert (bill["finish_reason"], bill["completion_tokens"]) == ("stop", 10)
 
 
@@ -252,6 +254,11 @@ async def test_usage_through_metering(tmp_path: Path) -> None:
             "total": sums,
             "models": [{"model": "smol"} | sums],
         }
+        minutely = await client.get("/v1/usage?per=minute&from_ms=0&until_ms=60000")
+        assert minutely.json()["minutes"] == [{"minute_ms": 0, "model": "smol"} | sums]
+        assert (await client.get("/v1/usage?per=minute")).json()["minutes"] == []
+        for wrong in ("per=hour", "per=minute&from_ms=1&until_ms=86400002"):
+            assert (await client.get(f"/v1/usage?{wrong}")).status_code == 400
         empty = (await client.get("/v1/usage?from_ms=5000")).json()
         assert empty["total"]["requests"] == 0
         bad = await client.get("/v1/usage?from_ms=5000&until_ms=1")

@@ -20,6 +20,7 @@ from seedance.v2 import inference_pb2_grpc
 from tests.support.gateway_under_test import GatewayUnderTest, running_gateway
 from tests.support.scripts import script, script_messages
 from tests.support.service_process import ServiceProcess, running_service
+from tests.support.told_usage import stream_bills
 from tests.support.waiting import wait_until
 
 SECRET = "of-this-test"  # noqa: S105
@@ -149,8 +150,8 @@ async def test_killed_instance(kills: int) -> None:
                     await (await _busy(instances)).kill()
         assert text.encode() == b"".join(words)
         usage = gateway.deps.store.usage  # type: ignore[attr-defined]
-        await wait_until(lambda: usage)
-        (bill,) = (json.loads(event.payload) for event in usage)
+        await wait_until(lambda: stream_bills(usage))
+        (bill,) = stream_bills(usage)
         assert bill["completion_tokens"] == len(words)
 
 

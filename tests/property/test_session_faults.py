@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import Any
 
 from hypothesis import given, settings
@@ -11,6 +10,7 @@ from hypothesis import strategies as st
 
 from tests.support.fake_upstream import text_of
 from tests.support.session_world import WindowedClient, World
+from tests.support.told_usage import stream_bills
 
 # Tokens as models have them: words, code points cut in two or four, paragraphs, nothing at all.
 TOKENS = (
@@ -146,11 +146,12 @@ async def play(script: list[bytes], rounds: list[Any], *, stream: bool) -> None:
     counted = end["usage"]["completion_tokens"]
     assert counted == framed_tokens(script)
     assert not stream or client.tokens.get("s", 0) == counted
-    if not run.world.memory.usage:
+    if not stream_bills(run.world.memory.usage):
         await run.bill_of_the_dead()
-    assert {event.id for event in run.world.memory.usage} == {f"{client.session}/s/stream_finished"}
-    for event in run.world.memory.usage:
-        billed = json.loads(event.payload)["completion_tokens"]
+    bills = stream_bills(run.world.memory.usage)
+    assert {bill["id"] for bill in bills} == {f"{client.session}/s/stream_finished"}
+    for bill in bills:
+        billed = bill["completion_tokens"]
         assert billed <= counted if run.swept else billed == counted
     run.world.close()
 

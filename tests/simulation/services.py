@@ -12,8 +12,8 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from gateway.__main__ import INSTANCES_POLL_S, INSTANCES_WAIT_S
 from gateway.connections import Connections
 from gateway.deps import GatewayDeps
+from gateway.metering.meter import UsageMeter
 from gateway.session.registry import SessionRegistry
-from gateway.session.usage import UsageOutbox
 from gateway.subprotocols import speech
 from gateway.tickets import Principal
 from gateway.upstream.membership import RouterWatch
@@ -112,7 +112,7 @@ class GatewayProcess:
             _tracing(),
             _metrics(),
             settings.authenticator,
-            UsageOutbox(remote),
+            UsageMeter(remote, self.clock),
         )
         self.registry = SessionRegistry(self.deps)
         self.connections = Connections(1000)

@@ -12,10 +12,12 @@ from typing import Any
 
 from gateway.store.base import (
     CommitResult,
+    GatewayLease,
     SessionWrite,
     StoredSession,
     StoreUnavailableError,
     UsageEvent,
+    UsageMarks,
 )
 from gateway.store.belief import StoreBelief
 from gateway.store.memory import MemoryStore
@@ -181,6 +183,9 @@ class StoreServer:
     async def _add_usage(self, events: Sequence[UsageEvent]) -> None:
         await self.memory.add_usage(events)
 
+    async def _meet_metering(self, lease: GatewayLease) -> UsageMarks:
+        return await self.memory.meet_metering(lease)
+
     async def _mark(self) -> tuple[str, bool, int]:
         fresh, self._marked = not self._marked, True
         mark = f"{await self.memory.generation_mark()}/{self._run_id}"
@@ -231,6 +236,11 @@ class RemoteStore:
     async def add_usage(self, events: Sequence[UsageEvent]) -> None:
         """Keep usage events; see the base."""
         await self._ask("add_usage", events)
+
+    async def meet_metering(self, lease: GatewayLease) -> UsageMarks:
+        """Renew a lease and take the marks; see the base."""
+        marks: UsageMarks = await self._ask("meet_metering", lease)
+        return marks
 
     async def put_ticket(self, ticket: str, value: bytes, ttl_s: float) -> None:
         """Nobody asks for tickets here."""

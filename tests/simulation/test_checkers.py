@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from gateway.metering.events import StreamFinished
 from gateway.session.journal import Journal
 from gateway.session.registry import SessionRegistry
-from gateway.session.usage import StreamFinished
 from gateway.store.base import UsageEvent
 from gateway.store.memory import MemoryStore
 from seedance.protocol.client_streams import _Stream

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import TYPE_CHECKING, Any
 
 from seedance.protocol.errors import ErrorCode
@@ -12,6 +11,7 @@ from tests.simulation.checkers import Watch
 from tests.simulation.loop import HostState
 from tests.simulation.services import RESUME_TTL_S
 from tests.simulation.store import StoreServer
+from tests.support.told_usage import stream_bills
 
 if TYPE_CHECKING:
     from tests.simulation.workload import Answer, User
@@ -39,11 +39,11 @@ class Ledger:
 
     def read(self) -> None:
         """Take what is there."""
-        for event in self._store.memory.usage:
-            if event.id not in self.bills:
-                bill = json.loads(event.payload)
-                self.bills[event.id] = bill
-                self._watch.tell(f"billed {event.id}: {bill['completion_tokens']}")
+        for bill in stream_bills(self._store.memory.usage):
+            name = bill["id"]
+            if name not in self.bills:
+                self.bills[name] = bill
+                self._watch.tell(f"billed {name}: {bill['completion_tokens']}")
 
 
 def judge(world: World) -> None:

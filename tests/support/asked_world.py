@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 from tests.support.flaky_store import FlakyStore
 from tests.support.session_world import WindowedClient, World
+from tests.support.told_usage import stream_bills
 
 __all__ = ["TEXT", "asked", "bills", "finish", "flaky", "flaky_world"]
 
@@ -54,7 +54,7 @@ async def finish(world: World, client: WindowedClient) -> None:
 
 
 def bills(world: World) -> list[dict[str, Any]]:
-    return [json.loads(event.payload) for event in world.memory.usage]
+    return stream_bills(world.memory.usage)
 
 
 def flaky(world: World) -> FlakyStore:

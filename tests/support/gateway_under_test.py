@@ -17,9 +17,10 @@ from gateway.budgets.opening import open_budgets
 from gateway.config import GatewaySettings
 from gateway.connections import Connections
 from gateway.deps import GatewayDeps
+from gateway.metering.meter import UsageMeter
+from gateway.metering.spool import Spool
 from gateway.server import GatewayServer, bind
 from gateway.session.registry import SessionRegistry
-from gateway.session.usage import UsageOutbox
 from gateway.store.base import SessionStore
 from gateway.store.budgets import BudgetStore
 from gateway.store.memory import MemoryStore
@@ -41,6 +42,7 @@ def make_deps(
     store: SessionStore | None = None,
     clock: Clock | None = None,
     tracing: Tracing | None = None,
+    spool: Spool | None = None,
     budget_store: BudgetStore | None = None,
     **settings: Any,
 ) -> GatewayDeps:
@@ -59,7 +61,7 @@ def make_deps(
         tracing or Tracing("gateway", "test"),
         metrics,
         open_authenticator(made, store, tenants, clock),
-        UsageOutbox(store),
+        UsageMeter(store, clock, spool),
         tenants,
         budgets=open_budgets(made, tenants, clock, metrics, budget_store),
     )
@@ -114,6 +116,7 @@ async def running_gateway(
             for task in housekeeping:
                 task.cancel()
             await deps.tenants.close()
+            await deps.usage.close()
 
 
 class Wire:

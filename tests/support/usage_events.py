@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import json
 
-__all__ = ["TRACEPARENT", "TRACE_ID", "connection_payload", "request_payload", "usage_payload"]
+__all__ = [
+    "TRACEPARENT",
+    "TRACE_ID",
+    "connection_payload",
+    "opening_payload",
+    "request_payload",
+    "usage_payload",
+]
 
 TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
 TRACEPARENT = f"00-{TRACE_ID}-b7ad6b7169203331-01"
@@ -28,6 +35,20 @@ def usage_payload(event_id: str = "s1/a/stream_finished", **changes: object) -> 
         "started_ms": 1_000,
         "ended_ms": 2_000,
         "traceparent": TRACEPARENT,
+    }
+    return json.dumps(event | changes).encode()
+
+
+def opening_payload(event_id: str = "g1/c1/connection_opened", **changes: object) -> bytes:
+    """The JSON of a connection that has begun."""
+    event = {
+        "v": 1,
+        "id": event_id,
+        "kind": "connection_opened",
+        "tenant": "acme",
+        "gateway": "gateway-0",
+        "opened_ms": 0,
+        "mode": "token",
     }
     return json.dumps(event | changes).encode()
 

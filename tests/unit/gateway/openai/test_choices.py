@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +17,7 @@ from seedance.protocol.errors import ErrorCode, SeedanceError
 from seedance.protocol.request import ChatMessage, GenerateRequest, Sampling
 from tests.support.fake_upstream import FakeCluster, FakeUpstream
 from tests.support.gateway_under_test import make_deps
+from tests.support.told_usage import kept_events, stream_bills
 from tests.support.waiting import wait_until
 
 CALLER = Caller("acme", "acme/ada", "chat")
@@ -45,7 +45,7 @@ class Scene:
         return Choices(self.deps, [request], CALLER, count, credit=CREDIT_TOKENS)
 
     def bills(self) -> list[dict[str, Any]]:
-        return [json.loads(event.payload) for event in self.deps.usage._events]
+        return stream_bills(kept_events(self.deps.usage.outbox))
 
 
 async def _read(_: int, generation: Generation) -> tuple[str, End]:

@@ -20,6 +20,7 @@ from tests.support.clock import FakeClock
 from tests.support.fake_upstream import FakeCluster
 from tests.support.flaky_store import FlakyStore
 from tests.support.openai_api import HELLO, TEXT, Api
+from tests.support.told_usage import stream_bills
 from tests.support.waiting import wait_until
 
 KEY = {"Idempotency-Key": "order-66"}
@@ -45,7 +46,7 @@ class Mesh:
     async def bills(self) -> list[dict[str, Any]]:
         for api in (self.one, self.other):
             await api.deps.usage.flush()
-        return [json.loads(event.payload) for event in self.memory.usage]
+        return stream_bills(self.memory.usage)
 
     @property
     def runs(self) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -17,6 +16,7 @@ from seedance.protocol.errors import ErrorCode, SeedanceError
 from seedance.protocol.request import ChatMessage, GenerateRequest
 from tests.support.fake_upstream import FakeCluster, FakeUpstream, text_of
 from tests.support.gateway_under_test import make_deps
+from tests.support.told_usage import kept_events, stream_bills
 from tests.support.waiting import wait_until
 
 WORDS = [f"w{n} ".encode() for n in range(20)]
@@ -35,10 +35,10 @@ class Scene:
     def generation(self, credit: int | None = CREDIT_TOKENS, **fields: Any) -> Generation:
         request = GenerateRequest(messages=(ChatMessage("user", "hi"),), **fields)
         account = Account(self.deps, [request], CALLER)
-        return Generation(self.deps, request, CALLER, account, credit=credit)
+        return Generation(self.deps, request, account, credit=credit)
 
     def bills(self) -> list[dict[str, Any]]:
-        return [json.loads(event.payload) for event in self.deps.usage._events]
+        return stream_bills(kept_events(self.deps.usage.outbox))
 
 
 async def read(generation: Generation, on_piece: Any = None) -> tuple[str, End]:

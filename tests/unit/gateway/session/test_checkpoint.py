@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -21,6 +20,7 @@ from gateway.store.memory import MemoryStore
 from tests.support.clock import FakeClock
 from tests.support.flaky_store import FlakyStore
 from tests.support.session_world import WindowedClient, World, settle
+from tests.support.told_usage import stream_bills
 
 
 class _SlowStore(MemoryStore):
@@ -163,7 +163,7 @@ async def test_an_end_does_not_wait_for_its_turn() -> None:
     await world.step(5)
     await checkpointer.tick()
     world.close()
-    assert [json.loads(event.payload)["stream"] for event in world.memory.usage] == ["s"]
+    assert [bill["stream"] for bill in stream_bills(world.memory.usage)] == ["s"]
 
 
 async def test_an_older_owner_is_told_within_its_time() -> None:

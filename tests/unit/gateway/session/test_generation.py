@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
 
 from seedance.protocol.errors import ErrorCode, SeedanceError
 from tests.support.session_world import WindowedClient, World
+from tests.support.told_usage import stream_bills
 
 DRAINING = SeedanceError(ErrorCode.UNAVAILABLE, "draining", retry_after_ms=1)
 
@@ -59,7 +59,7 @@ async def test_what_no_instance_took_is_not_billed() -> None:
     await world.commit()
     world.close()
     assert client.ends["s"]["code"] == "model_not_found"
-    assert [json.loads(event.payload)["stream"] for event in world.memory.usage] == ["t"]
+    assert [bill["stream"] for bill in stream_bills(world.memory.usage)] == ["t"]
 
 
 async def test_a_wall_clock_that_is_set_back() -> None:
@@ -76,7 +76,7 @@ async def test_a_wall_clock_that_is_set_back() -> None:
         client.read()
     await world.commit()
     world.close()
-    (bill,) = (json.loads(event.payload) for event in world.memory.usage)
+    (bill,) = stream_bills(world.memory.usage)
     assert bill["ended_ms"] >= bill["started_ms"]
 
 

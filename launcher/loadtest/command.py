@@ -128,6 +128,11 @@ def _measured(target: Target, tally: Tally, proof: str) -> Measured:
             f"this program used {one.cpu_share:.0%} of a core against {target.name}: "
             "it measured itself too. Run several, or ask for less"
         )
+    if tally.errors["dial_closed_4429"]:
+        one.warnings.append(
+            f"{target.name} refuses more connections: SEEDANCE_CONNECTIONS_PER_ADDRESS bounds those "
+            "of one address, SEEDANCE_CONNECTIONS_MAX all of a process"
+        )
     return one
 
 

@@ -36,6 +36,8 @@ class SocketCaller(Caller):
         super().__init__(target, load, who)
         self._wire = _Wire(target, load, who, self)
         self._session = ("", "")
+        # Whether this connection carries the session: what a refused `resume` is told has numbers too.
+        self._welcome = False
         self._last_seq = 0
         self._unacknowledged = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -108,7 +110,7 @@ class SocketCaller(Caller):
 
     def disconnected(self, *, session_gone: bool) -> None:
         """The connection ended."""
-        self.is_open = False
+        self.is_open = self._welcome = False
         self._stop_timer()
         self._unacknowledged = 0
         simple = not self.target.subprotocol
@@ -124,7 +126,7 @@ class SocketCaller(Caller):
     def heard(self, frame: HeardFrame, now: float) -> bool:
         """A frame came; whether it is what a new connection waits for."""
         if frame.seq:
-            if frame.seq <= self._last_seq:
+            if frame.seq <= self._last_seq or not self._welcome:
                 return False
             self._last_seq = frame.seq
             self._unacknowledged += 1
@@ -146,6 +148,7 @@ class SocketCaller(Caller):
         else:
             self._last_seq = max(self._last_seq, frame.from_seq - 1)
         self._session = (frame.session, frame.token)
+        self._welcome = True
         return True
 
     def _sequenced(self, frame: HeardFrame, now: float) -> None:
@@ -154,7 +157,7 @@ class SocketCaller(Caller):
             answer = self._live.get(frame.id)
             if answer is not None:
                 answer.heard(frame.delta.encode(), frame.tokens, now)
-        elif frame.type in {"done", "error"}:
+        elif frame.type in {"done", "error"} and frame.id:
             self._ended[frame.id] = frame.seq
             answer = self._live.pop(frame.id, None)
             if answer is not None:

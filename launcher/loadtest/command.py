@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import resource
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import uvloop
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from launcher.bench.figures import more_files
 from launcher.loadtest.crowd import Crowd
 from launcher.loadtest.load import Face, Load, Target
 from launcher.loadtest.page import to_html
@@ -24,6 +26,8 @@ from mesh.settings import exit_with
 __all__ = ["Asked", "read_keys", "read_prompts", "run_bench"]
 
 KEYS_MAX = 10_000
+# What a process has open beside its connections.
+FILES_BESIDE = 64
 
 
 class Asked:
@@ -148,6 +152,7 @@ def run_bench(
     """Run, print the table, write the files; ends with 1 when an answer was not exact."""
     # OpenAI's API has one request on a connection at a time.
     loads = load if all(t.face is not Face.SSE for t in targets) else _spread(load)
+    _room_for(loads.connections)
     tallies: list[Tally] = []
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -166,6 +171,14 @@ def run_bench(
             _write(path, data)
     if any(one.tally.inexact for one in measured):
         raise SystemExit(1)
+
+
+def _room_for(connections: int) -> None:
+    """As many open files as connections, and some: or one line that says how to have them."""
+    more_files()
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if allowed < connections + FILES_BESIDE:
+        exit_with(f"{connections} connections need more open files than {allowed}: ulimit -n 65536")
 
 
 def _spread(load: Load) -> Load:

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from time import perf_counter
 
-from launcher.bench.figures import more_files
 from launcher.loadtest.arrivals import Arrivals, arrival_times
 from launcher.loadtest.crowd import Crowd
 from launcher.loadtest.load import Load, Target
@@ -68,7 +67,6 @@ _OTHER_PROMPTS = "start it with --engine script, or give --prompts chat"
 
 async def run(target: Target, load: Load, prompts: Prompts, progress: Progress) -> Tally:
     """Do the load's work, and tell what was seen."""
-    more_files()
     crowd = Crowd(_resolved(target), load, prompts)
     watching = asyncio.create_task(_watch(crowd, progress))
     try:

@@ -36,13 +36,16 @@ _CALLERS: Mapping[Face, Callable[[Target, Load, Who], Caller]] = {
 
 
 class Crowd:
-    """All connections to one target. `on_free`: what a connection does when it may ask again."""
+    """All connections to one target; each is dialled `dials` times in a row before it is given up."""
 
-    def __init__(self, target: Target, load: Load, prompts: Prompts) -> None:
+    def __init__(
+        self, target: Target, load: Load, prompts: Prompts, dials: int = DIALS_MAX
+    ) -> None:
         self.tally = Tally()
         self.started = perf_counter()
         self.given_up = 0
         self._load = load
+        self._dials = dials
         self._prompts = prompts
         self._judge = Judge(prompts)
         self._rng = random.Random(load.seed)  # noqa: S311 - a run can be repeated
@@ -91,7 +94,7 @@ class Crowd:
         opened.set()
 
     async def _dial(self, caller: Caller) -> bool:
-        for tried in range(DIALS_MAX):
+        for tried in range(self._dials):
             caller.lost.clear()
             try:
                 await caller.dial()

@@ -33,7 +33,7 @@ class NotServedError(Exception):
 async def check(target: Target, load: Load, prompts: Prompts) -> None:
     """Ask once, apart from the run. Raises `NotServedError`."""
     one = replace(load, connections=1, streams=1, slow_share=0)
-    crowd = Crowd(_resolved(target), one, prompts)
+    crowd = Crowd(_resolved(target), one, prompts, dials=1)
     try:
         async with asyncio.timeout(CHECK_WITHIN_S):
             await crowd.connect()
@@ -57,6 +57,8 @@ def _judge(target: Target, tally: Tally, prompts: Prompts) -> None:
     if code in {"bad_request", "http_400"}:
         other = _OTHER_PROMPTS if prompts.known else "does it play scripts? Then --prompts script"
         raise NotServedError(f"{target.name} refuses the prompts: {other}")
+    if code in {"model_not_found", "http_404"}:
+        raise NotServedError(f"{target.name} knows no such model or path: --model, --against-model")
     raise NotServedError(
         f"{target.name} does not answer ({code}); `seedance up --engine script` starts a mesh"
     )

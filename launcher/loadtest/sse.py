@@ -34,17 +34,12 @@ class _Usage(msgspec.Struct):
     completion_tokens: int = 0
 
 
-class _Error(msgspec.Struct):
-    code: Any = None
-    type: Any = None
-
-
 class _Event(msgspec.Struct):
     """What of a chunk matters here; a refusal has the same shape."""
 
-    choices: list[_Choice] = []
+    choices: list[_Choice] | None = None
     usage: _Usage | None = None
-    error: _Error | None = None
+    error: Any = None
 
 
 _read = msgspec.json.Decoder(_Event).decode
@@ -71,14 +66,15 @@ class EventCaller(Caller, asyncio.Protocol):
     def ask(self, answer: Answer) -> None:
         """Send the request; all of it in one write."""
         self._answer, self._error, self._whole = answer, "", False
-        body = {
-            "model": self.target.model,
+        body: dict[str, Any] = {
             "messages": answer.prompt.messages,
             "max_tokens": self.load.max_tokens,
             "temperature": self.load.temperature,
             "stream": True,
             "stream_options": {"include_usage": True},
         }
+        if self.target.model:
+            body["model"] = self.target.model
         data = json.dumps(body).encode()
         lines = [
             f"POST {self.target.path} HTTP/1.1",
@@ -180,8 +176,8 @@ class EventCaller(Caller, asyncio.Protocol):
             return
         event = _read(data)
         if event.error is not None:
-            self._error = str(event.error.code or event.error.type or "error")
-        for choice in event.choices:
+            self._error = _name_of(event.error) or "error"
+        for choice in event.choices or ():
             if choice.delta is not None and choice.delta.content:
                 answer.heard(choice.delta.content.encode(), 1, now)
         if event.usage is not None and event.usage.completion_tokens:
@@ -198,4 +194,9 @@ def _code_of(body: bytes) -> str:
         error = _read(body).error
     except msgspec.DecodeError:
         return ""
-    return str(error.code or error.type or "") if error is not None else ""
+    return _name_of(error)
+
+
+def _name_of(error: Any) -> str:
+    """OpenAI's `code`, else its `type`; servers are free with both."""
+    return str(error.get("code") or error.get("type") or "") if isinstance(error, dict) else ""

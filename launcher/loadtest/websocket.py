@@ -249,7 +249,8 @@ class _Wire(asyncio.Protocol):
         head, found, rest = bytes(self._data).partition(b"\r\n\r\n")
         if not found:
             return False
-        status = int(head.split(None, 2)[1])
+        words = head.split(None, 2)
+        status = int(words[1]) if len(words) > 1 and words[1].isdigit() else 0
         if status != 101:  # noqa: PLR2004 - switching protocols
             self._refuse(DialError(f"http_{status}", final=status in _REFUSED_FOR_GOOD))
             self.abort()

@@ -144,8 +144,9 @@ async def test_every_workers_metrics_can_be_had() -> None:
 
     async with (
         _workers("--metrics-port", str(port)) as gateway,
-        websockets.connect(f"ws://{gateway.address}/v2/infer", proxy=None),
+        websockets.connect(f"ws://{gateway.address}/v2/infer", proxy=None) as socket,
     ):
+        await socket.recv()
         pages = [await asyncio.to_thread(read, number) for number in range(2)]
     values = [page.partition(b"\nseedance_gateway_connections ")[2][:3] for page in pages]
     assert sorted(values) == [b"0.0", b"1.0"]

@@ -12,13 +12,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from enum import Enum
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 from weakref import ref
 
 from gateway.metering.meter import UsageMeter
 from gateway.session.turns import Turns
+from gateway.session.twice import twice
 from gateway.store.base import (
     OWNER_RENEW_S,
     CommitResult,
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
 __all__ = ["MARK_CHECK_S", "OWNER_TOLD_S", "WRITES_FAILED_MAX", "Checkpointer", "StoreState"]
 
 log = logging.getLogger("gateway")
+
+T = TypeVar("T")
 
 STORE_RETRY_S = 0.5
 # How often the store is asked whether it is still the one that has our data.
@@ -146,8 +150,7 @@ class Checkpointer:
         self._renew_if_due()
         await self._usage.save()
         try:
-            await self._check_mark()
-            await self._usage.flush()
+            await self._twice(self._meet)
         except StoreUnavailableError:
             await self._usage.save(held=True)
             self._away(self._take())
@@ -158,18 +161,38 @@ class Checkpointer:
             return
         started_ms = self._clock.wall_ms()
         try:
-            result = await self._store.commit([write for _, write in writes])
+            result = await self._twice(partial(self._write, writes), partial(self._renewed, writes))
         except StoreUnavailableError:
             await self._usage.save(held=True)
             self._away(writes)
             return
         self._there()
-        self._trace(writes, started_ms)
+        _trace(self._tracing, writes, started_ms, self._clock.wall_ms())
         for owner, write in writes:
             try:
                 self._tell(owner, write, result)
             except Exception as fault:  # noqa: BLE001 - of one session, and stays with it
                 self._let_go(owner, fault)
+
+    async def _meet(self) -> None:
+        await self._check_mark()
+        await self._usage.flush()
+
+    async def _write(self, writes: list[_Write]) -> CommitResult:
+        return await self._store.commit([write for _, write in writes])
+
+    def _renewed(self, writes: list[_Write]) -> None:
+        """What was taken, whole: nobody knows how much of it the store has."""
+        for owner, _ in writes:
+            owner.journal.rewrite()
+            self._dirty[owner] = None
+        writes[:] = self._take()
+
+    async def _twice(
+        self, exchange: Callable[[], Awaitable[T]], again: Callable[[], None] = lambda: None
+    ) -> T:
+        there = self.state is StoreState.THERE
+        return await twice(exchange, again, self._clock) if there else await exchange()
 
     def _take(self) -> list[_Write]:
         dirty, self._dirty = self._dirty, {}
@@ -273,22 +296,23 @@ class Checkpointer:
             except Exception as fault:  # noqa: BLE001 - of one session, and stays with it
                 self._let_go(owner, fault)
 
-    def _trace(self, writes: list[_Write], started_ms: int) -> None:
-        ended_ns = self._clock.wall_ms() * NS_PER_MS
-        attributes = {Attribute.DB_SYSTEM: "redis", Attribute.DB_OPERATION: "commit"}
-        for owner, write in writes:
-            for stream in write.streams:
-                if stream.opened is None:
-                    continue
-                machine = owner.machine.streams.live.get(stream.id)
-                if machine is None or machine.stored:
-                    continue
-                self._tracing.record(
-                    Span.STORE_COMMIT,
-                    machine.traceparent,
-                    started_ms * NS_PER_MS,
-                    ended_ns,
-                    hop="store",
-                    kind="client",
-                    attributes=attributes,
-                )
+
+def _trace(tracing: Tracing, writes: list[_Write], started_ms: int, ended_ms: int) -> None:
+    """A span for each opening that waited for this commit."""
+    attributes = {Attribute.DB_SYSTEM: "redis", Attribute.DB_OPERATION: "commit"}
+    for owner, write in writes:
+        for stream in write.streams:
+            if stream.opened is None:
+                continue
+            machine = owner.machine.streams.live.get(stream.id)
+            if machine is None or machine.stored:
+                continue
+            tracing.record(
+                Span.STORE_COMMIT,
+                machine.traceparent,
+                started_ms * NS_PER_MS,
+                ended_ms * NS_PER_MS,
+                hop="store",
+                kind="client",
+                attributes=attributes,
+            )

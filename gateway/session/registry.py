@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
@@ -134,16 +135,16 @@ class SessionRegistry:
         """
         # Two connections that resume at once come one after the other: the later takes over.
         async with self._resuming.setdefault(resume.session, asyncio.Lock()):
-            owner = await self._find(resume)
+            owner, confirmed = await self._find(resume)
             if owner.identity.tenant != tenant:
                 raise _expired()
-            owner.machine.check_resume(resume)
+            owner.machine.check_resume(resume, confirmed=confirmed)
             hello = self.hello(owner.identity, resume.token, owner.epoch)
             owner.attach(carrier, ResumeOn(resume, hello, windowed))
             return owner
 
-    async def _find(self, resume: Resume) -> SessionOwner:
-        """The owner, its epoch raised by one."""
+    async def _find(self, resume: Resume) -> tuple[SessionOwner, bool]:
+        """The owner, its epoch raised by one, and whether the store says that it is the newest one."""
         token_hash = hash_of(resume.token)
         owner = self._owners.get(resume.session)
         if owner and not hmac.compare_digest(owner.identity.token_hash, token_hash):
@@ -155,18 +156,24 @@ class SessionRegistry:
         except StoreUnavailableError:
             if owner is None or self._owners.get(resume.session) is not owner:
                 raise _unavailable() from None
-            owner.epoch += 1
-            return owner
+            owner.epoch = max(owner.epoch, await self._epoch_of(resume.session)) + 1
+            return owner, False
         mine = self._owners.get(resume.session)
         if mine is not None and (stored is None or stored.epoch == mine.epoch + 1):
             # What is in memory is newer than what is stored; nobody else had it in between.
             mine.epoch += 1
-            return mine
+            return mine, True
         if stored is None:
             raise _expired()
         if mine is not None:
             mine.fenced()
-        return self._own(self._adopt(stored))
+        return self._own(self._adopt(stored)), True
+
+    async def _epoch_of(self, session: str) -> int:
+        """What a store that is not believed says of a session's epoch: it never fell so far; 0: nothing."""
+        with suppress(StoreUnavailableError):
+            return await self.deps.store.epoch_of(session) or 0
+        return 0
 
     def _adopt(self, stored: StoredSession) -> SessionOwner:
         identity = read_identity(stored.session, stored.created)

@@ -256,7 +256,9 @@ class Streams {
   unheard() {
     const frames = [];
     for (const [id, stream] of this.live) {
-      if (stream.state === "sent") frames.push(stream.frame);
+      // Also one of which nothing was heard but `accepted`: that may have been said while the store
+      // was away, by a gateway that is gone. Whoever knows it does not run it twice.
+      if (stream.state !== "waiting" && !stream.offset) frames.push(stream.frame);
       if (stream.aborted) frames.push({ type: "cancel", id });
     }
     return frames.concat(this.waiting());

@@ -201,7 +201,7 @@ class SessionStore(Protocol):
         ...
 
     async def epoch_of(self, session: str) -> int | None:
-        """The owner's epoch now; None when the session is unknown."""
+        """The owner's epoch as the store has it, believed or not; None: it has no such session."""
         ...
 
     async def sweep(self, limit: int) -> list[StoredSession]:

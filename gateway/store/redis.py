@@ -160,10 +160,7 @@ class RedisStore(RedisNotes):
         """The owner's epoch; see the base."""
         if not SESSION_ID.fullmatch(session):
             return None
-        await self._settled()
         ((epoch, gone),) = await self._run([("HMGET", session_key(session), "epoch", "gone")])
-        if epoch is None:
-            await self._sure_it_is_gone(session)
         return int(epoch) if epoch is not None and gone is None else None
 
     async def sweep(self, limit: int) -> list[StoredSession]:

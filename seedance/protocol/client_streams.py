@@ -101,10 +101,15 @@ class ClientStreams:
         self._live[stream_id] = _Stream(stream_id, frame)
 
     def unheard(self) -> list[ClientFrame]:
-        """What a session that just opened has to hear, oldest first."""
+        """What a session that just opened has to hear, oldest first.
+
+        A stream of which nothing was heard but `accepted` is asked for again: that may have been
+        said while the store was away, by a gateway that is gone (§4.4). Whoever knows it does not
+        run it twice.
+        """
         frames: list[ClientFrame] = []
         for stream_id, stream in self._live.items():
-            if stream.state is _StreamState.SENT:
+            if stream.state is not _StreamState.WAITING and not stream.offset:
                 frames.append(stream.frame)
             if stream.aborted:
                 frames.append(Cancel(stream_id))

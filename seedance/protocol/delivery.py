@@ -157,7 +157,9 @@ class Delivery:
             self._send(entry)
 
     def replay(self, last_seq: int, now: float) -> None:
-        """Send what follows `last_seq` on a new connection."""
+        """Send what follows `last_seq` on a new connection: all of it was in flight before."""
+        self.log.acknowledge(last_seq + 1)
+        self.window.cover(len(self.log.entries))
         for entry in self.log.replay_after(last_seq, now):
             self._send(entry)
 

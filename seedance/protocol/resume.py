@@ -34,8 +34,8 @@ def gap(message: str, field: str) -> SeedanceError:
 def check_resume(resume: Resume, log: FrameLog, *, restored: bool) -> None:
     """Whether `last_seq` is a place to go on from. Raises `ResumeFault`.
 
-    `restored`: the log comes from the store, which may be behind what the client has: then a higher
-    number is the truth.
+    `restored`: the log may be behind what the client has, since it comes from the store or another
+    gateway may have gone on with the session: then a higher number is the truth.
     """
     highest = SEQ_MAX if restored else log.last_seq
     if resume.last_seq > highest:

@@ -154,9 +154,13 @@ class SessionMachine:
             return self._down_at + self.rules.resume_ttl_s
         return self.delivery.deadline(now)
 
-    def check_resume(self, resume: Resume) -> None:
-        """Whether `ResumeOn` may follow. Raises `ResumeFault`; the session stays as it is."""
-        check_resume(resume, self.delivery.log, restored=self._restored)
+    def check_resume(self, resume: Resume, *, confirmed: bool = True) -> None:
+        """Whether `ResumeOn` may follow. Raises `ResumeFault`; the session stays as it is.
+
+        `confirmed`: no other gateway can have carried the session meanwhile, and numbered frames.
+        """
+        behind = self._restored or not confirmed
+        check_resume(resume, self.delivery.log, restored=behind)
 
     def _move(self, what: _Input) -> None:
         self.state = _NEXT.get((self.state, what), self.state)

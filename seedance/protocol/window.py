@@ -25,6 +25,11 @@ class SendWindow:
         self._shrunk_at = float("-inf")
         self.round_trip_s = 0.0
 
+    def cover(self, in_flight: int) -> None:
+        """So many are in flight already, as a former owner's window let them: they are said again."""
+        self._size = max(self._size, min(in_flight, self._limits.max))
+        self.size = int(self._size)
+
     def acknowledged(self, sent_at: float, sends: int, now: float) -> None:
         """The newest frame that an `ack` covers was sent then, that often."""
         if sends > 1:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from gateway.store.base import SessionWrite, StoredSession
@@ -30,6 +31,8 @@ class Watch:
     breached: asyncio.Event = field(default_factory=asyncio.Event)
     claimed_epochs: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     seen_epochs: dict[str, int] = field(default_factory=dict)
+    # Whether a gateway may have been lost with what the store did not know (§4.8).
+    forgets: Callable[[], bool] = lambda: False
 
     def breach(self, what: str) -> None:
         """A promise was broken."""
@@ -67,7 +70,7 @@ class Watch:
 
     def epoch_seen(self, session: str, epoch: int) -> None:
         """A client's session stands on a connection, under an epoch that is higher each time."""
-        if epoch <= self.seen_epochs.get(session, 0):
+        if epoch <= self.seen_epochs.get(session, 0) and not self.forgets():
             self.breach(f"{session}: epoch {epoch} after {self.seen_epochs[session]}")
         self.seen_epochs[session] = epoch
 

@@ -38,7 +38,10 @@ class HostState(Enum):
 
 
 class Host:
-    """One process: its state, and the callbacks that wait while it does not run."""
+    """One process: its state, and the callbacks that wait while it does not run.
+
+    `heard_at`: when a client's machine last had word of a gateway; `slept_s`: how long it stood still.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -46,6 +49,9 @@ class Host:
         self.context = contextvars.copy_context()
         self.context.run(_HOST.set, self)
         self.draining = False
+        self.heard_at: float | None = None
+        self.slept_s = 0.0
+        self._froze_at = 0.0
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop)
         loop.hosts.append(self)
@@ -77,10 +83,12 @@ class Host:
         """It stands still; time goes on."""
         if self.state is HostState.RUNNING:
             self.state = HostState.FROZEN
+            self._froze_at = self._loop.time()
 
     def thaw(self) -> None:
         """It goes on: all that waited happens, in order."""
         if self.state is HostState.FROZEN:
+            self.slept_s += self._loop.time() - self._froze_at
             self.release()
 
     def release(self) -> None:

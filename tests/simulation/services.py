@@ -72,7 +72,8 @@ class _WatchedConnection(Connection):
 
     def send(self, effect: Send) -> None:
         # While it takes a session over, that session's frames come before its own name for the owner.
-        owner = next((o for o in self._registry.owners if o.carrier is self), self._owner)
+        taken = (o for o in self._registry.owners if o.carrier is self and o is not self._owner)
+        owner = next(taken, self._owner)
         self._watch.sent(effect.frame, effect.seq, owner.machine.delivery.window.size)
         super().send(effect)
 

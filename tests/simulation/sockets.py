@@ -86,6 +86,7 @@ class ClientSocket:
         return kind(self._closed, None)
 
     def _take(self, kind: int, payload: bytes) -> None:
+        self._end.host.heard_at = asyncio.get_running_loop().time()
         match kind:
             case _Op.TEXT:
                 self._messages.append(payload.decode())

@@ -219,7 +219,6 @@ class RemoteStore:
 
     async def epoch_of(self, session: str) -> int | None:
         """The owner's epoch; see the base."""
-        await self._settled()
         epoch: int | None = await self._ask("epoch_of", session)
         return epoch
 

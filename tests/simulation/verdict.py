@@ -128,10 +128,16 @@ def _honest(world: World, user: User, answer: Answer) -> bool:
     match answer.error.code:
         case ErrorCode.SESSION_EXPIRED:
             return user.offline_s > RESUME_TTL_S or apart.may_lose_sessions
+        case ErrorCode.RESUME_GAP:
+            # What was accepted while the store was away was known to a gateway alone.
+            return apart.may_lose_sessions
+        case ErrorCode.UNAVAILABLE if not apart.gentle and {Part.ROUTER, Part.GATEWAY} <= happened:
+            # A gateway that starts while the router is away knows no instance.
+            return True
         case ErrorCode.UNAVAILABLE if not answer.stood:
             # A client whose first gateway never answered takes its address for a wrong one.
             return Part.GATEWAY in happened
         case ErrorCode.UNAVAILABLE if not apart.gentle and not answer.text:
-            return Part.INSTANCE in happened or {Part.ROUTER, Part.GATEWAY} <= happened
+            return Part.INSTANCE in happened
         case _:
             return False

@@ -170,13 +170,15 @@ class User:
         elif state == "connecting":
             for answer in self.answers:
                 answer.lost_connection = True
-            self.offline_since = self.offline_since or self._loop.time()
+            # A cut that was not noticed began when the last word came.
+            self.offline_since = self.offline_since or self.host.heard_at or self._loop.time()
         elif state == "idle":  # it was told that its session is gone
             self._back()
 
     def _back(self) -> None:
         if self.offline_since is not None:
-            self.offline_s = max(self.offline_s, self._loop.time() - self.offline_since)
+            away_s = self._loop.time() - self.offline_since + self.host.slept_s
+            self.offline_s = max(self.offline_s, away_s)
         self.offline_since = None
 
     async def _one(self, client: AsyncSeedanceClient, answer: Answer) -> None:

@@ -70,6 +70,7 @@ class World:
         ]
         self.ledger = Ledger(self.store, watch)
         self.faults = Faults(self, dice)
+        watch.forgets = lambda: self.faults.apart.may_lose_sessions
         self.dice = dice
 
     # ------------------------------------------------------------ processes

@@ -95,18 +95,19 @@ def test_the_provisional_session_of_a_resume_is_ignored() -> None:
 
 
 def test_an_unanswered_generation_is_sent_again_with_its_id() -> None:
-    """A request whose `accepted` did not come is resent after the resume; an accepted one is not."""
+    """What no text came of is asked for after the resume, accepted or not: its gateway may be gone (§4.4)."""
     bench = Bench()
-    bench.begin("a")
+    bench.begin("a", "d")
+    bench.receive(token("d", 0, "x"), 3)
     bench.step(on.Submit(generate("b")))
     bench.lose()
     bench.step(on.Submit(generate("c")))
     bench.take_sent()
-    bench.resume(2)
+    bench.resume(4)
     resume, *again = bench.sent
     assert isinstance(resume, Resume)
-    assert resume.offsets == {"a": 0, "b": 0}
-    assert again == [generate("b"), generate("c")]
+    assert resume.offsets == {"a": 0, "d": 1, "b": 0}
+    assert again == [generate("a"), generate("b"), generate("c")]
 
 
 def test_overlapping_text_is_delivered_once() -> None:
@@ -265,9 +266,10 @@ def test_cancel_before_between_and_after() -> None:
     assert isinstance(cancelled, Done)
     assert (cancelled.id, cancelled.finish_reason, cancelled.usage) == ("c", "cancelled", Usage())
     bench.resume(3)
-    assert bench.sent[1:] == [Cancel("a"), Cancel("b")]
+    told = [generate("a"), Cancel("a"), generate("b"), Cancel("b")]
+    assert bench.sent[1:] == told
     bench.step(on.Abort("unknown"))
-    assert bench.sent[1:] == [Cancel("a"), Cancel("b")]
+    assert bench.sent[1:] == told
 
 
 def test_a_refused_generation_ends() -> None:

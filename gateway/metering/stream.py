@@ -65,6 +65,7 @@ class StreamBooks:
 
     def leave(self, model: str, instance: str, tokens: int) -> None:
         """The stream goes on elsewhere; of its `tokens` those since the last attempt were made there."""
+        self.told = None  # a count of that instance's alone, where it gave one
         if model and tokens > self._begun_at:
             self.former.append((model, instance, tokens))
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from launcher.blueprint import ProcessSpec, UpOptions, build
+from launcher.data_folder import make_data_folder
 from launcher.environment import mesh_environment
 from launcher.meshfile import read_mesh
 from launcher.models import resolve_model
@@ -78,8 +79,7 @@ async def running_mesh(
     `environment` is added to this process's; `adjust` has the last word on each process.
     Raises `StartFailedError`.
     """
-    for folder in ("logs", "store"):
-        (options.data / folder).mkdir(parents=True, exist_ok=True)
+    make_data_folder(options.data)
     specs = [adjust(spec) for spec in build(options)]
     supervisor = Supervisor(
         specs, options.data, environment=mesh_environment({**os.environ, **(environment or {})})

@@ -156,11 +156,12 @@ class Connection:
 
         So does one that comes while an earlier message is dealt with: its session may not be here yet.
         """
-        ack = None if self._hearing else plain_ack(message)
-        if ack is None or self._machine.state is ConnectionState.CLOSED:
+        if self._hearing or self._machine.state is not ConnectionState.OPEN:
             return False
-        for effect in self._machine.frame(ack):
-            self._do(effect)
+        ack = plain_ack(message)
+        if ack is None:
+            return False
+        self._owner.step(ack)
         return True
 
     async def _take(self, frame: ClientFrame | SeedanceError) -> None:

@@ -218,11 +218,13 @@ class SocketProtocol(WebSocketsSansIOProtocol):
         self._send(_BINARY_FINAL, data)
 
     def _send(self, opcode: int, payload: bytes) -> None:
-        if not self.alive:
-            return
-        if not self._outgoing:
+        outgoing = self._outgoing
+        if not outgoing:
+            # Whoever is not alive by then is not written to (`_flush`).
             self.loop.call_soon(self._flush)
-        self._outgoing += (_header(opcode, len(payload)), payload)
+        size = len(payload)
+        outgoing.append(bytes((opcode, size)) if size <= _LENGTH_7 else _header(opcode, size))
+        outgoing.append(payload)
 
     def _flush(self) -> None:
         outgoing, self._outgoing = self._outgoing, []

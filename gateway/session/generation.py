@@ -70,7 +70,10 @@ class _Phase(Enum):
 
 
 class Generation:
-    """Listens to the instance for one stream of one session; `permit` counts it until it ends."""
+    """Listens to the instance for one stream of one session; `permit` counts it until it ends.
+
+    `listening`: the ear at the one call whose word counts.
+    """
 
     def __init__(
         self, owner: SessionOwner, stream: StreamMachine, opening: Opening, permit: Permit
@@ -81,10 +84,12 @@ class Generation:
         self._deps = owner.deps
         self._stream = stream
         self._phase = _Phase.OPENING
-        self._listening: _Ear | None = None
+        self.listening: _Ear | None = None
         self._handle: StreamHandle | None = None
         self._failed: frozenset[str] = frozenset()
         self._tries = 0
+        # Text has come since it was opened or looked for: of the next tokens nothing is to be noted.
+        self._usual = False
         self._credit = 0
         self._books = StreamBooks(opening.former, len(stream.text.token_ids))
         # When it was opened here, until its first text has come.
@@ -114,6 +119,7 @@ class Generation:
         """The call broke: attach to the same instance first, it may be alive."""
         self._credit = credit
         self._leave()
+        self._usual = False
         if self._tries == 0 and self.opening.instance:
             self._tries = 1
             self._attach_at(self.opening.instance)
@@ -157,7 +163,7 @@ class Generation:
         self._permit.close()
         if self._handle is not None:
             self._handle.release()
-        self._phase, self._handle, self._listening = _Phase.OVER, None, None
+        self._phase, self._handle, self.listening = _Phase.OVER, None, None
 
     def abandon(self) -> None:
         """This owner was fenced, or drains: not a word to the instance."""
@@ -171,19 +177,21 @@ class Generation:
 
     def tokens(self, what: UpstreamTokens) -> None:
         """Tokens of the call that is listened to; what nearly always comes costs the least."""
+        if self._usual and self._stream.append(what):
+            if not self._owner.pumping:
+                self._owner.pump_soon()
+            return
         known = len(self._stream.text.token_ids)
-        if self._stream.append(what):
-            self._owner.pump_soon()
-        else:
-            # Perhaps of a stream that is not wanted any more: the bill's books know of it all the same.
-            self._books.hear(what.token_index + len(what.token_ids))
-            self._hear(what)
+        # Perhaps of a stream that is not wanted any more: the bill's books know of it all the same.
+        self._books.hear(what.token_index + len(what.token_ids))
+        self._hear(what)
         if what.text and self._opened_at is not None:
             took = self._deps.clock.monotonic() - self._opened_at
             self._deps.metrics.ttft.observe(took)
             self._opened_at = None
         if self._tries and len(self._stream.text.token_ids) > known:
             self._tries, self._failed = 0, frozenset()
+        self._usual = not self._tries and self._opened_at is None
 
     def heard(self, what: InstanceEvent) -> None:
         """One other event of the call that is listened to."""
@@ -294,18 +302,14 @@ class Generation:
         self._owner.journal.touch(self._stream.id, opening=True)
 
     def _ear(self) -> _Ear:
-        self._listening = _Ear(self)
-        return self._listening
-
-    def listens(self, ear: _Ear) -> bool:
-        """Whether this is the call whose word counts."""
-        return self._listening is ear
+        self.listening = _Ear(self)
+        return self.listening
 
     def _leave(self) -> None:
         self._stop_retrying()
         if self._handle is not None:
             self._handle.abandon()
-        self._handle, self._listening = None, None
+        self._handle, self.listening = None, None
 
     def _stop_retrying(self) -> None:
         if self._retry is not None:
@@ -363,7 +367,7 @@ class _Ear:
         self._generation = generation
 
     def _hear(self, what: InstanceEvent) -> None:
-        if self._generation.listens(self):
+        if self._generation.listening is self:
             self._generation.heard(what)
 
     def on_accepted(self, accepted: UpstreamAccepted) -> None:
@@ -372,8 +376,9 @@ class _Ear:
 
     def on_tokens(self, tokens: UpstreamTokens) -> None:
         """Tokens arrived."""
-        if self._generation.listens(self):
-            self._generation.tokens(tokens)
+        generation = self._generation
+        if generation.listening is self:
+            generation.tokens(tokens)
 
     def on_done(self, finish_reason: str, usage: Usage, timing: Timing) -> None:
         """It ended well."""

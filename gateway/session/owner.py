@@ -28,7 +28,6 @@ from seedance.protocol.effects import (
 from seedance.protocol.errors import CloseCode, SeedanceError
 from seedance.protocol.events import (
     LinkDown,
-    Pump,
     Refused,
     SessionEvent,
     Stored,
@@ -41,8 +40,6 @@ from seedance.protocol.session import SessionMachine, SessionState
 if TYPE_CHECKING:
     from gateway.deps import GatewayDeps
     from gateway.session.registry import SessionRegistry
-
-PUMP = Pump()
 
 __all__ = ["Carrier", "OwnerState", "SessionOwner"]
 
@@ -155,7 +152,7 @@ class SessionOwner:
         machine = self.machine
         quiet = machine.delivery.log.entries and machine.delivery.pressure.calm
         carrier, touch = self.carrier, self.journal.touch
-        for effect in machine.step(PUMP, now):
+        for effect in machine.pump(now):
             if type(effect) is Send and type(effect.frame) is Token and carrier is not None:
                 carrier.send(effect)
                 touch(effect.frame.id)

@@ -20,8 +20,8 @@ _FAULTS = (ErrorCode.INTERNAL, ErrorCode.UNAVAILABLE)
 class Observed:
     """`StreamListener` that counts the first token and the end, and passes everything on.
 
-    `first_token` false: it is a continuation, whose first token says nothing. After the first token
-    `on_tokens` is the owner's own method, so that a token costs nothing here.
+    `first_token` false: it is a continuation, whose first token says nothing. After the first tokens
+    `on_tokens` is what its owner listens with by then, so that a token costs nothing here.
     """
 
     def __init__(
@@ -41,13 +41,17 @@ class Observed:
         self.on_accepted: Callable[[UpstreamAccepted], None] = listener.on_accepted
         self.on_pressure: Callable[[PressureLevel, str], None] = listener.on_pressure
         self.on_tokens: Callable[[UpstreamTokens], None] = (
-            self._first_tokens if first_token else listener.on_tokens
+            self._first_tokens if first_token else self._continued
         )
 
     def _first_tokens(self, tokens: UpstreamTokens) -> None:
-        self.on_tokens = self._listener.on_tokens
         self._tally.first_token(self._clock.monotonic() - self._opened)
+        self._continued(tokens)
+
+    def _continued(self, tokens: UpstreamTokens) -> None:
         self._listener.on_tokens(tokens)
+        # Afterwards: with the first tokens its owner, too, may give way to whom they are meant for.
+        self.on_tokens = self._listener.on_tokens
 
     def on_done(self, finish_reason: str, usage: Usage, timing: Timing) -> None:
         """It ended well."""

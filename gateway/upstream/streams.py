@@ -236,9 +236,9 @@ class CallStreams:
         Raises `ValueError` for what no instance of ours would send.
         """
         ends = [frame for frame in response.frames if not self._begin(frame)]
-        live = self._live
+        find = self._live.get
         for stream_id, tokens in tokens_from_pb(response.tokens):
-            handle = live.get(stream_id)
+            handle = find(stream_id)
             if handle is not None:
                 try:
                     handle.listener.on_tokens(tokens)

@@ -164,14 +164,15 @@ def tokens_from_pb(columns: pb.TokenColumns) -> Iterator[tuple[int, UpstreamToke
         token_end, byte_end = token_at + count, byte_at + length
         yield (
             stream_id,
+            # By place, since names cost as much again.
             UpstreamTokens(
-                token_ids=token_ids[token_at:token_end],
-                token_index=index,
-                text=text[byte_at:byte_end],
-                offset=offset,
-                timestamp_ms=timestamp_ms,
-                logprobs=logprobs.get(stream_id, ()),
-                lengths=lengths[token_at:token_end],
+                token_ids[token_at:token_end],
+                index,
+                text[byte_at:byte_end],
+                offset,
+                timestamp_ms,
+                logprobs.get(stream_id, ()) if logprobs else (),
+                lengths[token_at:token_end] if lengths else (),
             ),
         )
         token_at, byte_at = token_end, byte_end

@@ -25,14 +25,22 @@ class FlushHints:
     def after(self, piece: Piece) -> int | None:
         """The offset to hint at, or None."""
         self._tokens += piece.tokens
-        tail, self._tail = self._tail, piece.text[-1:]
-        seam = tail + piece.text if "\n" in piece.text else ""
+        if "\n" not in piece.text:
+            self._tail = ""
+            return self._chunk(piece) if self._tokens >= CHUNK_TOKENS_MIN else None
+        seam = self._tail + piece.text
+        self._tail = seam[-1]
         at = seam.rfind(PARAGRAPH)
         if at >= 0:
             rest = seam[at + len(PARAGRAPH) :]
             self._tokens = 0
             return piece.end - len(rest.encode())
-        ended = self._tokens >= CHUNK_TOKENS_MIN and piece.text.rstrip(" ").endswith(SENTENCE_ENDS)
+        return self._chunk(piece)
+
+    def _chunk(self, piece: Piece) -> int | None:
+        if self._tokens < CHUNK_TOKENS_MIN:
+            return None
+        ended = piece.text.rstrip(" ").endswith(SENTENCE_ENDS)
         if ended or self._tokens >= CHUNK_TOKENS_MAX:
             self._tokens = 0
             return piece.end

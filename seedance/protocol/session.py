@@ -121,13 +121,24 @@ class SessionMachine:
         if self.state is SessionState.OVER:
             return []
         self._handlers[type(event)](event, now)
-        if type(event) in _PUMPING and not self.over:
+        if type(event) in _PUMPING and self.state is not SessionState.OVER:
             self.streams.pump(now)
-        # What an instance asks for does not wait for the pump; a stall is noticed when time says so.
-        news = self.streams.pressed or self.streams.full or isinstance(event, Tick)
-        if news or not self.delivery.pressure.calm:
-            self.delivery.press(self.streams.pressure(now), now)
-        out, self.delivery.out = self.delivery.out, []
+        # A stall is noticed when time says so.
+        return self._out(now, look=isinstance(event, Tick))
+
+    def pump(self, now: float) -> list[Effect]:
+        """As the event `Pump`, which is most of what happens."""
+        if self.state is SessionState.OVER:
+            return []
+        self.streams.pump(now)
+        return self._out(now)
+
+    def _out(self, now: float, *, look: bool = False) -> list[Effect]:
+        delivery, streams = self.delivery, self.streams
+        # What an instance asks for does not wait for the pump.
+        if look or streams.pressed or streams.full or not delivery.pressure.calm:
+            delivery.press(streams.pressure(now), now)
+        out, delivery.out = delivery.out, []
         return out
 
     def stored(self, seq: int, wall_ms: int, now: float) -> tuple[list[Effect], float | None]:

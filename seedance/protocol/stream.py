@@ -38,7 +38,7 @@ from seedance.protocol.frames import (
 )
 from seedance.protocol.receipt import SignReceipt, TextDigest
 from seedance.protocol.stopwatch import Stopwatch
-from seedance.protocol.text import Piece, TextBuffer, TextGapError
+from seedance.protocol.text import TextBuffer, TextGapError
 
 __all__ = ["StreamInput", "StreamMachine", "StreamState", "error_frame"]
 
@@ -261,29 +261,18 @@ class StreamMachine:
             at, self._hints.due = self._hints.due, None
             return Flush(self.id, at)
         piece = self.text.take()
-        return None if piece is None else self._token(piece)
+        if piece is None:
+            return None
+        self._hints.due = self._hints.after(piece)
+        logprobs = None if self.wants.request.sampling.logprobs is None else piece.logprobs
+        return Token(
+            self.id, piece.offset, piece.text, piece.timestamp_ms, piece.tokens, logprobs
+        )
 
     @property
     def more(self) -> bool:
         """Whether another frame may follow the one just made."""
         return self._hints.due is not None or self.text.pending
-
-    @property
-    def ending(self) -> bool:
-        """Whether its end is near enough for `settle`."""
-        return self.state is StreamState.DRAINING or self.state is StreamState.SETTLED
-
-    def _token(self, piece: Piece) -> Token:
-        self._hints.due = self._hints.after(piece)
-        asked = self.wants.request.sampling.logprobs is not None
-        return Token(
-            self.id,
-            piece.offset,
-            piece.text,
-            piece.timestamp_ms,
-            piece.tokens,
-            piece.logprobs if asked else None,
-        )
 
     def settle(self, *, linked: bool) -> bool:
         """Whether what it costs has just become known; with `stream: false` only when it can be told."""

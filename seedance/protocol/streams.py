@@ -194,20 +194,27 @@ class StreamSet:
     def pump(self, now: float) -> None:
         """Frame what may be framed, one frame per stream and round; then give credit."""
         delivery, turn = self._delivery, self._in_turn()
+        ending = bool(self.pressed)
+        for stream in turn:
+            ending |= stream.state is not StreamState.RUNNING
+        free = delivery.free
         while turn and delivery.link is LinkState.OPEN:
             again = []
             for stream in turn:
-                frame = stream.next_frame(window_open=delivery.free > 0)
+                frame = stream.next_frame(window_open=free > 0)
                 if frame is None:
                     continue
                 if type(frame) is Token:
                     stream.stopwatch.frame(now)
-                delivery.sequenced(frame, now)
+                    delivery.token(frame, now)
+                else:
+                    delivery.sequenced(frame, now)
+                free = delivery.free
                 if stream.more:
                     again.append(stream)
             turn = again
-        self.full = bool(self.live) and delivery.free <= 0
-        if self.pressed or any(stream.ending for stream in self.live.values()):
+        self.full = free <= 0 and bool(self.live)
+        if ending:
             for stream in list(self.live.values()):
                 self._settle(stream, now)
         self._grant(now)
@@ -242,16 +249,19 @@ class StreamSet:
         return credit_share(free, len(self.live))
 
     def _grant(self, now: float) -> None:
-        share = self._share(now)
-        if not share:
-            return
-        linked = self._delivery.link is not LinkState.DOWN
+        half = credit_share(self._delivery.free, len(self.live)) // 2
         for stream in self.live.values():
-            missing = stream.credit_missing(share)
-            # A collected text fills no window: without a connection it would never pause (§4.7).
-            if missing > 0 and stream.creditable and (linked or stream.wants.stream):
-                stream.allowed_tokens += missing
-                self._delivery.out.append(Grant(stream.id, missing))
+            # Nearly always a stream has more than half of its share, and nothing else is asked.
+            if stream.allowed_tokens - len(stream.text.token_ids) <= half:
+                self._grant_to(stream, self._share(now))
+
+    def _grant_to(self, stream: StreamMachine, share: int) -> None:
+        missing = stream.credit_missing(share)
+        # A collected text fills no window: without a connection it would never pause (§4.7).
+        linked = self._delivery.link is not LinkState.DOWN
+        if share and missing > 0 and stream.creditable and (linked or stream.wants.stream):
+            stream.allowed_tokens += missing
+            self._delivery.out.append(Grant(stream.id, missing))
 
     def pressure(self, now: float) -> Pressed:
         """The highest level that an instance asks for, or that the client's own window amounts to."""

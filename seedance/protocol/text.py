@@ -28,6 +28,7 @@ __all__ = ["DELTA_BYTES_MAX", "Piece", "TextBuffer", "TextGapError", "cut"]
 DELTA_BYTES_MAX = 4096 - 512
 # JSON writes a control character as six bytes: shorter texts need no measuring.
 _ESCAPE_BYTES_MAX = 6
+_SHORT_BYTES_MAX = DELTA_BYTES_MAX // _ESCAPE_BYTES_MAX
 _CONTINUATION_MASK, _CONTINUATION = 0xC0, 0x80
 
 
@@ -148,20 +149,25 @@ class TextBuffer:
 
         Usual is what follows what is here, without log-probabilities, for a client that is not ahead.
         """
-        received = self.framed_bytes + len(self._pending)
-        if tokens.token_index != len(self.token_ids) or tokens.offset != received:
+        known, pending = self.token_ids, self._pending
+        received = self.framed_bytes + len(pending)
+        if tokens.token_index != len(known) or tokens.offset != received:
             return False
         if tokens.logprobs or self._skip_to > self.framed_bytes:
             return False
         text = tokens.text
-        lengths = tokens.lengths if len(tokens.token_ids) > 1 else ()
-        if lengths and (not lengths[-1] or sum(lengths) > len(text)):
-            return False
-        self.token_ids.extend(tokens.token_ids)
+        lengths: tuple[int, ...] = ()
+        if len(tokens.token_ids) == 1:
+            known.append(tokens.token_ids[0])
+        else:
+            lengths = tokens.lengths
+            if lengths and (not lengths[-1] or sum(lengths) > len(text)):
+                return False
+            known.extend(tokens.token_ids)
         self._timestamp_ms = tokens.timestamp_ms
         if text:
-            self._pending += text
-            self._marks.append(_Mark(received, received + len(text), len(self.token_ids), lengths))
+            pending += text
+            self._marks.append(_Mark(received, received + len(text), len(known), lengths))
         return True
 
     def _receive(self, tokens: UpstreamTokens) -> None:
@@ -195,29 +201,32 @@ class TextBuffer:
 
     def take(self) -> Piece | None:
         """The next piece of at most one frame; None: no text waits."""
-        if not self._pending:
+        pending = self._pending
+        if not pending:
             return None
-        if not self._logprobs and len(self._pending) * _ESCAPE_BYTES_MAX <= DELTA_BYTES_MAX:
-            return self._all()
-        limit = len(self._pending)
+        if not self._logprobs and len(pending) <= _SHORT_BYTES_MAX:
+            return self._all(pending)
+        limit = len(pending)
         if self._logprobs:
             # A frame carries one token's worth then, since those fill it by themselves.
             self._split_first()
             limit = self._marks[0].end - self.framed_bytes
         return self._piece(cut(self._pending, limit))
 
-    def _all(self) -> Piece:
+    def _all(self, pending: bytearray) -> Piece:
         """All that waits, which fits into a frame however it is escaped."""
         offset, counted, last = self.framed_bytes, self.framed_tokens, self._marks[-1].token
-        text = self._pending.decode(errors="replace")
+        text = pending.decode("utf-8", "replace")
         if self.digest is not None:
-            self.digest.update(self._pending)
-        self.framed_bytes = offset + len(self._pending)
-        self._pending.clear()
+            self.digest.update(pending)
+        self.framed_bytes = offset + len(pending)
+        self._pending = bytearray()
         self._marks.clear()
         self.whole_tokens = last
-        self.framed_tokens = max(counted, last)
-        return Piece(offset, text, self.framed_tokens - counted, self._timestamp_ms)
+        if last <= counted:
+            return Piece(offset, text, 0, self._timestamp_ms)
+        self.framed_tokens = last
+        return Piece(offset, text, last - counted, self._timestamp_ms)
 
     def _split_first(self) -> None:
         """The first mark as one for each of its tokens that has text."""

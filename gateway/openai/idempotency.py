@@ -141,7 +141,7 @@ class Repeats:
 
     def _let_go(self, name: str, *, known: bool) -> None:
         if known:
-            del self._runs[name]
+            self._runs.pop(name, None)  # trimmed already, when the store was away for long
             return
         unsaved = [name for name, run in self._runs.items() if run.ended]
         for oldest in unsaved[:-UNSAVED_MAX]:

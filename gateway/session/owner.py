@@ -127,10 +127,12 @@ class SessionOwner:
                 self.deps.metrics.rejected.labels(refusal.code.value).inc()
                 self.step(Refused(refusal, frame.id))
                 return
-        self.step(frame)
-        if self._permit is not None:  # the session itself would not have it
-            self._permit.close()
-            self._permit = None
+        try:
+            self.step(frame)
+        finally:
+            if self._permit is not None:  # the session itself would not have it
+                self._permit.close()
+                self._permit = None
 
     def hear(self, event: SessionEvent) -> None:
         """As `step`, for what instances say: its text leaves at the end of this turn of the loop."""

@@ -265,9 +265,7 @@ class StreamMachine:
             return None
         self._hints.due = self._hints.after(piece)
         logprobs = None if self.wants.request.sampling.logprobs is None else piece.logprobs
-        return Token(
-            self.id, piece.offset, piece.text, piece.timestamp_ms, piece.tokens, logprobs
-        )
+        return Token(self.id, piece.offset, piece.text, piece.timestamp_ms, piece.tokens, logprobs)
 
     @property
     def more(self) -> bool:

@@ -11,7 +11,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 PROTOS := $(wildcard proto/seedance/v2/*.proto)
 PORT ?= 8080
 
-.PHONY: help install up test bench bench-engine bench-gpu bench-metering bench-routing bench-sessions bench-tcp bench-tenants chaos clean fmt fuzz lint proto proto-check simulate test-compose test-equality test-heavy test-postgres types
+.PHONY: help install up test bench bench-engine bench-gpu bench-metering bench-routing bench-sessions bench-tcp bench-tenants bench-workers chaos clean fmt fuzz lint proto proto-check simulate test-compose test-equality test-heavy test-postgres types
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -77,6 +77,9 @@ bench-routing: $(STAMP) ## How evenly and faithfully keys find their instances, 
 
 bench-sessions: $(STAMP) ## What the death of a process, a slow reader and a checkpoint cost (half an hour)
 	$(BIN)/python -m launcher.bench.sessions
+
+bench-workers: $(STAMP) ## What a second worker on a gateway's port is worth: a minute (ARGS: --token-ms 0)
+	$(BIN)/python -m launcher.bench.workers $(ARGS)
 
 bench-tenants: $(STAMP) ## Are tenants' weights kept, and does one tenant's noise reach another? Two minutes
 	$(BIN)/python -m launcher.bench.tenants $(ARGS)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import secrets
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -30,6 +31,7 @@ from gateway.tenants.upstream import FairUpstream
 from gateway.tls import open_certificate
 from gateway.upstream.membership import MembershipSource, RouterWatch, StaticList
 from gateway.upstream.pool import InstancePool
+from gateway.workers import run_workers
 from mesh.clock import Clock, SystemClock
 from mesh.document import DocumentError
 from mesh.flags import settings_from_flags
@@ -38,7 +40,7 @@ from mesh.rpc.channel import Dial, open_channel
 from mesh.rpc.identity import identity_of
 from mesh.settings import exit_with
 from mesh.telemetry.logs import setup_logs
-from mesh.telemetry.metrics import GatewayMetrics
+from mesh.telemetry.metrics import GatewayMetrics, serve_metrics
 from mesh.telemetry.tracing import Tracing
 
 __all__ = ["main", "serve"]
@@ -104,9 +106,31 @@ async def _instances_known(pool: InstancePool) -> None:
                 await asyncio.sleep(INSTANCES_POLL_S)
 
 
+@contextlib.contextmanager
+def _metrics_port(settings: GatewaySettings, metrics: GatewayMetrics) -> Iterator[None]:
+    """Prometheus' own port, where one is asked for: the shared one answers for any worker."""
+    port, _ = settings.ports_beside
+    if not port:
+        yield
+        return
+    stop = serve_metrics(metrics.registry, settings.host, port)
+    try:
+        yield
+    finally:
+        stop()
+
+
+def _announce(line: str, stop: asyncio.Event) -> None:
+    """Tell whoever started this process; nobody would end it who has gone meanwhile."""
+    try:
+        os.write(sys.stdout.fileno(), line.encode())
+    except BrokenPipeError:
+        stop.set()
+
+
 async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
     """Serve until `stop` is set, then drain."""
-    sock = bind(settings.host, settings.port)
+    sock = bind(settings.host, settings.port, shared=settings.worker >= 0)
     port = sock.getsockname()[1]
     settings = settings.model_copy(update={"port": port})
     clock = SystemClock()
@@ -141,7 +165,8 @@ async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
     app = build_app(deps, registry, connections)
     certificate = open_certificate(settings.tls_cert, settings.tls_key)
     server = GatewayServer(app, settings, connections, clock, certificate)
-    agent = serving_agent(settings.host, settings.agent_port, connections, deps.handshakes, clock)
+    _, agent_port = settings.ports_beside
+    agent = serving_agent(settings.host, agent_port, connections, deps.handshakes, clock)
     async with agent, asyncio.TaskGroup() as tasks:
         housekeeping = [
             *(tasks.create_task(part.run()) for part in (pool, registry, budgets)),
@@ -151,9 +176,9 @@ async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
         # hearing from a gateway just started that there are no instances (CASES 48).
         await _instances_known(pool)
         if settings.announce:
-            sys.stdout.write(f"ready {settings.host}:{port}\n")
-            sys.stdout.flush()
-        await server.run_until(stop, sock)
+            _announce(f"ready {settings.host}:{port}\n", stop)
+        with _metrics_port(settings, metrics):
+            await server.run_until(stop, sock)
         await registry.close()
         for task in housekeeping:
             task.cancel()
@@ -174,7 +199,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     if settings.die_with_parent:
         die_with_parent()
     setup_logs(settings.log_level, as_json=settings.log_json)
-    run_service(lambda stop: serve(settings, stop))
+    if settings.workers > 1 and settings.worker < 0:
+        flags = tuple(sys.argv[1:] if argv is None else argv)
+        run_service(lambda stop: run_workers(settings, flags, stop))
+    else:
+        run_service(lambda stop: serve(settings, stop))
 
 
 if __name__ == "__main__":

@@ -20,6 +20,23 @@ class GatewaySettings(ServiceSettings):
     """Settings of one gateway process; lists are written with commas."""
 
     port: int = Field(8080, ge=0, le=65535, description="Port of HTTP and WebSocket; 0: any.")
+    workers: int = Field(
+        1,
+        ge=1,
+        le=64,
+        description="Processes that share the port, one for each core; they need a store.",
+    )
+    worker: int = Field(
+        -1,
+        ge=-1,
+        description="Which of the workers this process is; given by the one that starts them.",
+    )
+    metrics_port: int = Field(
+        0,
+        ge=0,
+        le=65535,
+        description="A port of its own for Prometheus, worker n on the n-th after it; 0: `/metrics` alone.",
+    )
     gateways: str = Field(
         "", description="Public WebSocket base URLs of all gateways; empty: this one alone."
     )
@@ -80,7 +97,10 @@ class GatewaySettings(ServiceSettings):
     )
     tls_key: str = Field("", description="The key of `tls_cert`, a PEM file.")
     agent_port: int = Field(
-        0, ge=0, le=65535, description="Port of the answer to HAProxy's `agent-check`; 0: none."
+        0,
+        ge=0,
+        le=65535,
+        description="Port of the answer to HAProxy's `agent-check`, of workers the first's; 0: none.",
     )
 
     usage_spool: str = Field(
@@ -136,6 +156,10 @@ class GatewaySettings(ServiceSettings):
             raise ValueError("heartbeat_session_s must be below heartbeat_connection_s")
         if self.redis and not self.redis.startswith(("redis://", "rediss://", "unix://")):
             raise ValueError("redis must begin with redis://, rediss:// or unix://")
+        if self.workers > 1 and not self.redis:
+            raise ValueError(
+                "workers: more than one need a store to share: add --redis redis://HOST:6379/0"
+            )
         read_budgets(self.budgets)
         if bool(self.tls_cert) != bool(self.tls_key):
             raise ValueError("tls_cert and tls_key go together")
@@ -176,6 +200,17 @@ class GatewaySettings(ServiceSettings):
         return _items(self.allowed_origins)
 
     @property
+    def ports_beside(self) -> tuple[int, int]:
+        """Where this process answers Prometheus, and HAProxy's agent check; 0: nowhere.
+
+        Workers see an equal share of everything each, so the first one's load stands for all.
+        """
+        number = max(self.worker, 0)
+        metrics = self.metrics_port + number if self.metrics_port else 0
+        return metrics, 0 if number else self.agent_port
+
+    @property
     def server_name(self) -> str:
-        """This gateway's public name."""
-        return self.gateway_id or f"gateway-{self.port}"
+        """This gateway's public name; a worker's has its number."""
+        name = self.gateway_id or f"gateway-{self.port}"
+        return name if self.worker < 0 else f"{name}-{self.worker}"

@@ -34,14 +34,20 @@ POLL_S = 0.05
 TLS_SHUTDOWN_S = 2.0
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """A listening socket; a port in use ends the process with one line that says so."""
+def bind(host: str, port: int, *, shared: bool = False, listen: bool = True) -> socket.socket:
+    """A socket; a port in use ends the process with one line that says so.
+
+    A `shared` one listens beside others of the same user: the system spreads connections over them.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
+        if shared:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         sock.bind((host, port))
-        sock.listen(BACKLOG)
+        if listen:
+            sock.listen(BACKLOG)
     except OSError as error:
         sock.close()
         reason = error.strerror or "the system refused"

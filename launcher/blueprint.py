@@ -37,6 +37,7 @@ class UpOptions:
     data: Path
     port: int = 8080
     gateways: int = 2
+    workers: int = 1
     instances: int = INSTANCES_DEFAULT
     engine: str = "native"
     model: Path | None = None
@@ -157,6 +158,7 @@ def build(options: UpOptions) -> list[ProcessSpec]:
                 "--receipt-key",
                 str(options.data / RECEIPT_KEY),
             ),
+            *("--workers", str(options.workers)),
             *tls,
             *options.gateway_flags,
         )

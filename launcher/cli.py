@@ -19,6 +19,7 @@ from launcher.blueprint import INSTANCES_DEFAULT, UpOptions
 from launcher.canary import router_address, run_canary
 from launcher.chat import run_chat
 from launcher.files import files_of, mesh_identity
+from launcher.loadtest.cli import bench
 from launcher.meshfile import read_mesh
 from launcher.models import ModelNotAvailableError, resolve_model
 from launcher.up import run_up
@@ -58,6 +59,7 @@ app = typer.Typer(
 )
 model_app = typer.Typer(help="Models on this machine.", no_args_is_help=True)
 app.add_typer(model_app, name="model")
+app.command("bench")(bench)
 canary_app = typer.Typer(help="A new version beside the old one.", no_args_is_help=True)
 app.add_typer(canary_app, name="canary")
 
@@ -114,6 +116,9 @@ def start_mesh(options: UpOptions, model: str | None, *, restart: bool = True) -
 def up(
     port: Annotated[int, typer.Option(help="Port of the first gateway.", min=1, max=65535)] = 8080,
     gateways: Annotated[int, typer.Option(help="How many gateways.", min=1, max=16)] = 2,
+    workers: Annotated[
+        int, typer.Option(help="Processes of each gateway, on one port.", min=1, max=64)
+    ] = 1,
     instances: Annotated[
         int, typer.Option(help="How many inference instances.", min=1, max=16)
     ] = INSTANCES_DEFAULT,
@@ -149,6 +154,7 @@ def up(
         data=data.resolve(),
         port=port,
         gateways=gateways,
+        workers=workers,
         instances=instances,
         engine=engine,
         otlp_endpoint=otlp_endpoint,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -30,30 +31,40 @@ CLOCK_CALLS = {("time", "time"), ("time", "monotonic"), ("datetime", "now"), ("d
 # user's machine, where the event loop's time and the wall are all there is.
 CLOCKED = ("mesh", "gateway", "inference", "router", "metering")
 
+_Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
 
 def _name(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-def _functions(tree: ast.AST) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
-    return [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
-
-
-def _length(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> int:
+def _length(node: _Definition) -> int:
     return (node.end_lineno or node.lineno) - node.lineno + 1
 
 
-@pytest.mark.parametrize("path", EVERYTHING, ids=_name)
-def test_sizes(path: Path) -> None:
-    """No function is over 60 lines, no file over 400, no class over 250 lines or 15 attributes."""
-    source = path.read_text()
-    tree = ast.parse(source)
-    assert source.count("\n") <= FILE_LINES_MAX, f"{_name(path)}: {source.count(chr(10))} lines"
-    for function in _functions(tree):
-        assert _length(function) <= FUNCTION_LINES_MAX, f"{_name(path)}:{function.lineno}"
+@pytest.fixture(scope="module")
+def trees() -> dict[Path, ast.Module]:
+    """Every file, parsed once for all rules."""
+    return {path: ast.parse(path.read_text()) for path in EVERYTHING}
+
+
+def _too_long(path: Path, tree: ast.Module) -> Iterator[str]:
+    lines = path.read_text().count("\n")
+    if lines > FILE_LINES_MAX:
+        yield f"{_name(path)}: {lines} lines"
+    bounds = {
+        ast.FunctionDef: FUNCTION_LINES_MAX,
+        ast.AsyncFunctionDef: FUNCTION_LINES_MAX,
+        ast.ClassDef: CLASS_LINES_MAX,
+    }
     for node in ast.walk(tree):
-        if isinstance(node, ast.ClassDef):
-            assert _length(node) <= CLASS_LINES_MAX, f"{_name(path)}:{node.lineno} {node.name}"
+        if isinstance(node, _Definition) and _length(node) > bounds[type(node)]:
+            yield f"{_name(path)}:{node.lineno} {node.name}: {_length(node)} lines"
+
+
+def test_sizes(trees: dict[Path, ast.Module]) -> None:
+    """No function is over 60 lines, no file over 400, no class over 250 lines."""
+    assert not [found for path in EVERYTHING for found in _too_long(path, trees[path])]
 
 
 def _attributes(node: ast.ClassDef) -> set[str]:
@@ -68,72 +79,86 @@ def _attributes(node: ast.ClassDef) -> set[str]:
     }
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=_name)
-def test_classes_hold_little(path: Path) -> None:
+def test_classes_hold_little(trees: dict[Path, ast.Module]) -> None:
     """No class assigns more than 15 attributes of its own."""
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ClassDef):
-            found = _attributes(node)
-            assert len(found) <= CLASS_ATTRIBUTES_MAX, f"{_name(path)}: {node.name} {sorted(found)}"
+    assert not [
+        f"{_name(path)}: {node.name} {sorted(_attributes(node))}"
+        for path in SOURCES
+        for node in ast.walk(trees[path])
+        if isinstance(node, ast.ClassDef) and len(_attributes(node)) > CLASS_ATTRIBUTES_MAX
+    ]
 
 
-@pytest.mark.parametrize("path", EVERYTHING, ids=_name)
-def test_no_grab_bags(path: Path) -> None:
+def test_no_grab_bags() -> None:
     """A module is named for what it does, never utils, helpers, common or misc."""
-    assert not BANNED_NAMES & {path.stem, *path.relative_to(ROOT).parts}
+    assert not [
+        _name(path)
+        for path in EVERYTHING
+        if BANNED_NAMES & {path.stem, *path.relative_to(ROOT).parts}
+    ]
 
 
-@pytest.mark.parametrize(
-    "path", [p for p in SOURCES if p.relative_to(ROOT).parts[0] in CLOCKED], ids=_name
-)
-def test_one_clock(path: Path) -> None:
-    """Services read the time from mesh.clock, so that a test or a simulation can own it."""
-    if path in CLOCK_HOMES:
-        return
-    for node in ast.walk(ast.parse(path.read_text())):
+def _own_clock(tree: ast.Module) -> Iterator[int]:
+    for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             value = node.func.value
             owner = value.id if isinstance(value, ast.Name) else ""
-            assert (owner, node.func.attr) not in CLOCK_CALLS, f"{_name(path)}:{node.lineno}"
+            if (owner, node.func.attr) in CLOCK_CALLS:
+                yield node.lineno
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=_name)
-def test_public_surface_is_drawn(path: Path) -> None:
-    """Every module with public definitions says in `__all__` which names are its surface."""
-    tree = ast.parse(path.read_text())
+def test_one_clock(trees: dict[Path, ast.Module]) -> None:
+    """Services read the time from mesh.clock, so that a test or a simulation can own it."""
+    assert not [
+        f"{_name(path)}:{line}"
+        for path in SOURCES
+        if path.relative_to(ROOT).parts[0] in CLOCKED and path not in CLOCK_HOMES
+        for line in _own_clock(trees[path])
+    ]
+
+
+def _undrawn(tree: ast.Module) -> set[str]:
+    """Public definitions that `__all__` does not name."""
     public = {
         node.name
         for node in tree.body
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
-        and not node.name.startswith("_")
+        if isinstance(node, _Definition) and not node.name.startswith("_")
     }
-    if not public:
-        return
     drawn = [
-        node.value
+        ast.literal_eval(node.value)
         for node in tree.body
         if isinstance(node, ast.Assign)
         and any(isinstance(t, ast.Name) and t.id == "__all__" for t in node.targets)
     ]
-    assert drawn, f"{_name(path)} has no __all__"
-    names = set(ast.literal_eval(drawn[0]))
-    assert public <= names, f"{_name(path)}: not in __all__: {sorted(public - names)}"
+    return public - set(drawn[0] if drawn else [])
 
 
-@pytest.mark.parametrize("path", TESTS, ids=_name)
-def test_every_test_states_its_promise(path: Path) -> None:
+def test_public_surface_is_drawn(trees: dict[Path, ast.Module]) -> None:
+    """Every module with public definitions says in `__all__` which names are its surface."""
+    undrawn = {_name(path): _undrawn(trees[path]) for path in SOURCES}
+    assert not {name: missing for name, missing in undrawn.items() if missing}
+
+
+def test_every_test_states_its_promise(trees: dict[Path, ast.Module]) -> None:
     """A test's docstring says what is promised."""
-    for function in _functions(ast.parse(path.read_text())):
-        if function.name.startswith("test_"):
-            assert ast.get_docstring(function), f"{_name(path)}:{function.lineno} {function.name}"
+    assert not [
+        f"{_name(path)}:{node.lineno} {node.name}"
+        for path in TESTS
+        for node in ast.walk(trees[path])
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.name.startswith("test_")
+        and not ast.get_docstring(node)
+    ]
 
 
-@pytest.mark.parametrize("path", EVERYTHING, ids=_name)
-def test_todo_names_its_issue(path: Path) -> None:
+def test_todo_names_its_issue() -> None:
     """A TODO without an issue number is a wish nobody keeps."""
-    for number, line in enumerate(path.read_text().splitlines(), 1):
-        if re.search(r"#\s*(TODO|FIXME|XXX)\b", line):
-            assert re.search(r"#\d+", line), f"{_name(path)}:{number}"
+    assert not [
+        f"{_name(path)}:{number}"
+        for path in EVERYTHING
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if re.search(r"#\s*(TODO|FIXME|XXX)\b", line) and not re.search(r"#\d+", line)
+    ]
 
 
 def test_changelog_keeps_its_form() -> None:

@@ -36,7 +36,8 @@ def open_tenants(settings: GatewaySettings, clock: Clock) -> Tenants:
     # A gateway that is started again is another one to the store: what it had has been forgotten.
     name = f"{settings.server_name}:{secrets.token_hex(4)}"
     leases = RedisLeases(settings.redis, name) if settings.redis and file is not None else None
-    return Tenants(file, clock, leases, gateways=len(settings.gateway_urls), jwks=keys)
+    processes = len(settings.gateway_urls) * settings.workers
+    return Tenants(file, clock, leases, gateways=processes, jwks=keys)
 
 
 def open_authenticator(

@@ -13,14 +13,11 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
+from launcher.loadtest.framing import Opcode, framed, take_frames, upgrade_request
+
 __all__ = ["Reader", "open_readers", "script_messages"]
 
 ACK_EVERY, ACK_AFTER_S = 8, 0.05
-# RFC 6455 §5.2: a client's frames are masked; a key of zeros leaves the payload as it is.
-_FINAL_TEXT, _FINAL_CLOSE, _FINAL_PING, _FINAL_PONG = 0x81, 0x88, 0x89, 0x8A
-_MASKED, _LENGTH_16 = 0x80, 126
-_LENGTH_7_MAX, _LENGTH_MASK = 125, 0x7F
-_ZERO_KEY = bytes(4)
 # A stalled reader's own kernel is not to hide it.
 RECEIVE_BUFFER_BYTES = 4096
 CONNECTS_AT_ONCE = 50
@@ -34,28 +31,6 @@ def script_messages(tokens: Sequence[bytes], *, dt_ms: float, repeat: int) -> li
         "repeat": repeat,
     }
     return [{"role": "user", "content": json.dumps(content)}]
-
-
-def _framed(opcode: int, payload: bytes) -> bytes:
-    size = len(payload)
-    if size <= _LENGTH_7_MAX:
-        return bytes((opcode, _MASKED | size)) + _ZERO_KEY + payload
-    return bytes((opcode, _MASKED | _LENGTH_16)) + size.to_bytes(2, "big") + _ZERO_KEY + payload
-
-
-def _take_frames(data: bytearray) -> list[tuple[int, bytes]]:
-    """The frames that are whole, each as first byte and payload; they leave the buffer."""
-    frames, at, size = [], 0, len(data)
-    while size - at >= 2:  # noqa: PLR2004 - a frame's shortest header
-        length, head = data[at + 1] & _LENGTH_MASK, 2
-        if length == _LENGTH_16:
-            length, head = int.from_bytes(data[at + 2 : at + 4], "big"), 4
-        if size - at < head + length:
-            break
-        frames.append((data[at], bytes(data[at + head : at + head + length])))
-        at += head + length
-    del data[:at]
-    return frames
 
 
 class Reader(asyncio.Protocol):
@@ -74,12 +49,10 @@ class Reader(asyncio.Protocol):
         self._last = b""
         self._last_token = b""
         self._timer: asyncio.TimerHandle | None = None
-        offer = "Sec-WebSocket-Protocol: seedance.v2.json\r\n" if windowed else ""
-        self._hello = (
-            f"GET /v2/infer HTTP/1.1\r\nHost: {host}\r\nUser-Agent: {name}\r\n"
-            "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
-            f"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n{offer}\r\n"
-        ).encode()
+        headers = {"User-Agent": name}
+        if windowed:
+            headers["Sec-WebSocket-Protocol"] = "seedance.v2.json"
+        self._hello = upgrade_request(host, "/v2/infer", headers)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Ask for the upgrade."""
@@ -111,11 +84,11 @@ class Reader(asyncio.Protocol):
                 future.exception()  # heard: nobody has to ask
 
     def _read(self) -> None:
-        for opcode, frame in _take_frames(self._data):
-            if opcode == _FINAL_CLOSE:
+        for opcode, frame in take_frames(self._data):
+            if opcode == Opcode.CLOSE:
                 self._fail(ConnectionError(f"closed with {int.from_bytes(frame[:2], 'big')}"))
-            elif opcode == _FINAL_PING:
-                self._write(_FINAL_PONG, b"")
+            elif opcode == Opcode.PING:
+                self._write(Opcode.PONG, b"")
             elif b'"seq":' in frame:
                 self._sequenced(frame)
             elif b'"type":"ping"' in frame:
@@ -155,11 +128,11 @@ class Reader(asyncio.Protocol):
 
     def write(self, frame: dict[str, Any]) -> None:
         """Send a frame."""
-        self._write(_FINAL_TEXT, json.dumps(frame).encode())
+        self._write(Opcode.TEXT, json.dumps(frame).encode())
 
-    def _write(self, opcode: int, payload: bytes) -> None:
+    def _write(self, opcode: Opcode, payload: bytes) -> None:
         if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(_framed(opcode, payload))
+            self._transport.write(framed(opcode, payload))
 
     def ask(self, messages: list[dict[str, str]], **options: object) -> None:
         """Begin a stream; the end of the one before counts no more."""

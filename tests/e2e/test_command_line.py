@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 
 import seedance
 from launcher.ports import free_port
+from tests.support.mesh import local_mesh
 
 pytestmark = pytest.mark.e2e
 
@@ -83,3 +85,31 @@ def test_ps_without_a_mesh_says_so(tmp_path: Path) -> None:
     done = _run("ps", "--data", str(tmp_path))
     assert done.returncode == 2
     assert "seedance up" in done.stderr
+
+
+def test_bench_without_a_mesh_is_one_line() -> None:
+    """Nobody listens: one line that says how to start somebody, exit code 2."""
+    done = _run("bench", f"ws://127.0.0.1:{free_port()}")
+    assert done.returncode == 2
+    assert done.stderr.strip().count("\n") == 0
+    assert "seedance up" in done.stderr
+
+
+@pytest.mark.timeout(150)
+def test_bench_measures_and_reports(tmp_path: Path) -> None:
+    """A table on standard output, a file and a page, of a mesh whose gateway has two workers, side by side."""
+    told, page = tmp_path / "told.json", tmp_path / "page.html"
+    with local_mesh(tmp_path / "mesh", "--gateways", "1", "--workers", "2") as mesh:
+        done = _run(
+            *("bench", mesh.url.replace("http", "ws"), "--against", mesh.url),
+            *("--duration", "2", "--connections", "8", "--tokens", "20", "--token-ms", "5"),
+            *("--output-json", str(told), "--html", str(page)),
+        )
+    assert done.returncode == 0, done.stderr
+    assert "| tokens/s |" in done.stdout
+    targets = json.loads(told.read_text())["targets"]
+    assert [target["face"] for target in targets] == ["websocket", "sse"]
+    for target in targets:
+        assert target["asked"] == target["exact"] > 8
+        assert not target["errors"]
+    assert page.read_text().startswith("<!doctype html>")

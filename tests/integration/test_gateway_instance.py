@@ -101,6 +101,7 @@ async def test_the_parts_of_a_models_first_text(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- what is promised
 
 STEP_S = 0.01
+LATENCY_MS = 400
 
 
 class _EvenSteps(FakeRunner):
@@ -122,23 +123,27 @@ class _Letters:
 
 @asynccontextmanager
 async def _measured() -> AsyncIterator[GatewayUnderTest]:
-    """An instance that has seen enough steps to know its own speed."""
+    """An instance that has seen its speed alone and in company, and so knows it for any batch."""
     async with _gateway((_EvenSteps(fake_info()), _Letters())) as gateway:
-        async with wire(gateway.url) as client:
-            await client.send(type="generate", prompt="warm up", max_tokens=20)
-            await client.until("done")
+        async with wire(gateway.url, windowed=False) as client:
+            for count in (1, 16, 2):
+                for number in range(count):
+                    ask = {"id": f"{count}-{number}", "prompt": "warm up", "max_tokens": 20}
+                    await client.send(type="generate", **ask)
+                for _ in range(count):
+                    await client.until("done")
         yield gateway
 
 
 async def test_a_longest_latency_is_answered_and_kept() -> None:
     """`accepted` says the quota that fits the time, and there the stream ends with `length`."""
-    async with _measured() as gateway, wire(gateway.url) as client:
+    async with _measured() as gateway, wire(gateway.url, windowed=False) as client:
         ask = {"prompt": "hi", "max_tokens": 1000, "expected_tokens": 20}
-        await client.send(type="generate", **ask, max_latency_ms=400)
+        await client.send(type="generate", **ask, max_latency_ms=LATENCY_MS)
         accepted = await client.until("accepted")
         done = await client.until("done")
         quota = accepted["token_quota"]
-        assert 2 <= quota <= 400 / (STEP_S * 1e3)
+        assert 2 <= quota <= LATENCY_MS / (STEP_S * 1e3)
         assert 1 <= accepted["adopted_batch_size"] <= 64
         assert (done["finish_reason"], done["usage"]["completion_tokens"]) == ("length", quota)
         # Who names no latency is promised what he asked for.
@@ -149,7 +154,7 @@ async def test_a_longest_latency_is_answered_and_kept() -> None:
 @pytest.mark.parametrize("stream", [True, False])
 async def test_the_headers_do_the_same(*, stream: bool) -> None:
     """`X-Expected-Tokens` and `X-Max-Latency` are answered in the response's headers."""
-    wishes = {"X-Expected-Tokens": "20", "X-Max-Latency": "400"}
+    wishes = {"X-Expected-Tokens": "20", "X-Max-Latency": str(LATENCY_MS)}
     body = {"model": "fake", "prompt": "hi", "max_tokens": 1000, "stream": stream}
     async with (
         _measured() as gateway,
@@ -158,7 +163,7 @@ async def test_the_headers_do_the_same(*, stream: bool) -> None:
         answer = await client.post("/v1/completions", json=body, headers=wishes)
         assert answer.status_code == 200
         quota = int(answer.headers["X-Token-Quota"])
-        assert 2 <= quota <= 400 / (STEP_S * 1e3)
+        assert 2 <= quota <= LATENCY_MS / (STEP_S * 1e3)
         assert 1 <= int(answer.headers["X-Adopted-Batch-Size"]) <= 64
         if not stream:
             (choice,) = answer.json()["choices"]

@@ -74,6 +74,12 @@ def test_local_instances_serve_every_class(tmp_path: Path) -> None:
     assert {_flag(s, "--instance-class") for s in instances} == {"*"}
 
 
+def test_workers_go_to_every_gateway(tmp_path: Path) -> None:
+    """`--workers` is how many processes each gateway is."""
+    gateways = [s for s in _specs(tmp_path, engine="script", workers=3) if s.kind == "gateway"]
+    assert {_flag(s, "--workers") for s in gateways} == {"3"}
+
+
 def test_certificates_reach_who_needs_them(tmp_path: Path) -> None:
     """Those for clients go to gateways, which are probed over TLS; those between services to all of them."""
     tls = (tmp_path / "c.pem", tmp_path / "k.pem")

@@ -1,0 +1,1 @@
+"""`seedance bench`: the load tool users get. What we measure ourselves with is `launcher.bench`."""

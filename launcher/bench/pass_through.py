@@ -74,9 +74,8 @@ async def pass_through(upstream: str, folder: Path) -> AsyncIterator[PassThrough
     configuration.write_text(
         CONFIGURATION.format(folder=folder, port=port, upstream=upstream), encoding="utf-8"
     )
-    process = await asyncio.create_subprocess_exec(
-        program, "-p", str(folder), "-c", str(configuration)
-    )
+    arguments = ["-p", str(folder), "-c", str(configuration)]
+    process = await asyncio.create_subprocess_exec(program, *arguments)
     try:
         yield PassThrough(f"127.0.0.1:{port}", await _worker(process.pid, port))
     finally:
@@ -86,10 +85,11 @@ async def pass_through(upstream: str, folder: Path) -> AsyncIterator[PassThrough
 
 async def _worker(master: int, port: int) -> int:
     async with asyncio.timeout(WITHIN_S):
-        while is_free(port) or not _children(master):  # noqa: ASYNC110 - another process
+        while is_free(port) or not (children := _children(master)):  # noqa: ASYNC110 - another process
             await asyncio.sleep(0.05)
-    return _children(master)[0]
+    return children[0]
 
 
-def _children(master: int) -> list[int]:
-    return [int(pid) for pid in Path(f"/proc/{master}/task/{master}/children").read_text().split()]
+def _children(process: int) -> list[int]:
+    listed = Path(f"/proc/{process}/task/{process}/children").read_text(encoding="utf-8")
+    return [int(child) for child in listed.split()]

@@ -253,7 +253,7 @@ class StreamSet:
 
     def pressure(self, now: float) -> Pressed:
         """The highest level that an instance asks for, or that the client's own window amounts to."""
-        own = self._own_pressure(now)
+        own = _own_pressure(self._delivery, now) if self.live else FREE
         return highest(own, *self.pressed.values()) if self.pressed else own
 
     def _take(self, stream: StreamMachine, tokens: UpstreamTokens, now: float) -> None:
@@ -272,16 +272,6 @@ class StreamSet:
         self.pressed.pop(name, None)
         if level is not PressureLevel.NONE:
             self.pressed[name] = (level, reason)
-
-    def _own_pressure(self, now: float) -> Pressed:
-        delivery = self._delivery
-        if not delivery.windowed or not self.live:
-            return FREE
-        if delivery.stalled(now):
-            return PressureLevel.PAUSE, "nothing is acknowledged: the streams pause"
-        if delivery.free <= 0:
-            return PressureLevel.THROTTLE, "the window is full: acknowledge what has arrived"
-        return FREE
 
     # ------------------------------------------------------------ the end
 
@@ -313,3 +303,14 @@ def _in_turn(live: dict[str, StreamMachine], turn: int) -> list[StreamMachine]:
         return streams
     first = turn % len(streams)
     return streams[first:] + streams[:first]
+
+
+def _own_pressure(delivery: Delivery, now: float) -> Pressed:
+    """What the client's own window amounts to while streams run."""
+    if not delivery.windowed:
+        return FREE
+    if delivery.stalled(now):
+        return PressureLevel.PAUSE, "nothing is acknowledged: the streams pause"
+    if delivery.free <= 0:
+        return PressureLevel.THROTTLE, "the window is full: acknowledge what has arrived"
+    return FREE

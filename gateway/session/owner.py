@@ -135,13 +135,13 @@ class SessionOwner:
                 self._permit = None
 
     def hear(self, event: SessionEvent) -> None:
-        """As `step`, for what instances say: its text leaves at the end of this turn of the loop."""
+        """As `step`, for what instances say: its text leaves in the next round."""
         for effect in self.machine.step(event, self.deps.clock.monotonic()):
             self._do(effect)
         self.pump_soon()
 
     def pump_soon(self) -> None:
-        """Let text leave at the end of this turn of the loop."""
+        """Let text leave in the next round."""
         if not self.pumping:
             self.pumping = True
             self._registry.pump_soon(self)

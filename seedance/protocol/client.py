@@ -125,6 +125,11 @@ class ClientMachine:
         self._effects: list[on.Effect] = []
 
     @property
+    def endpoints(self) -> tuple[str, ...]:
+        """Every gateway that is known, from the one that is connected or comes next."""
+        return self._reconnect.urls
+
+    @property
     def state(self) -> ClientState:
         """Where the client stands with its connection."""
         return self._state

@@ -118,6 +118,7 @@ async def _run(specs: list[ProcessSpec], options: UpOptions, *, restart: bool) -
 
 async def _stop(supervisor: Supervisor, at_once: asyncio.Event) -> None:
     """End in order; a second Ctrl-C ends at once."""
+    sys.stderr.write("stopping; once more ends it at once\n")
     gently = asyncio.create_task(supervisor.stop())
     hurry = asyncio.create_task(at_once.wait())
     await asyncio.wait({gently, hurry}, return_when=asyncio.FIRST_COMPLETED)

@@ -66,7 +66,11 @@ def remedy(error: SeedanceError, url: str) -> str:
     if error.code is not ErrorCode.UNAVAILABLE:
         return ""
     secure = url.startswith(("wss:", "https:"))
-    doubt = "does this machine trust its certificate (--ca-cert)" if secure else "is the mesh up"
+    doubt = (
+        "does this machine trust its certificate (--ca-cert)"
+        if secure
+        else "is the mesh up (one with a certificate is wss://)"
+    )
     return f" ({url}); {doubt}? `seedance ps` lists what runs here, --url names another gateway"
 
 

@@ -71,7 +71,7 @@ class AsyncSeedanceClient:
         self._machine = ClientMachine(endpoint(url), jitter=random.random, backoff=backoff)
         self._headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
         self._tls = None if ca_cert is None else ssl.create_default_context(cafile=ca_cert)
-        self._receipts = ReceiptDesk(lambda: self._machine.endpoints, receipt_keys, self._tls)
+        self._receipts = ReceiptDesk(lambda: self._machine.reconnect.urls, receipt_keys, self._tls)
         self._on_state = on_state
         self._on_pressure = on_pressure
         self._inboxes: dict[str, Inbox] = {}

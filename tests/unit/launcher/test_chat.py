@@ -33,7 +33,7 @@ def test_an_error_says_what_to_do() -> None:
     """Nobody there, an authority that is not known, a key that is missing: each has its remedy."""
     away = SeedanceError(ErrorCode.UNAVAILABLE, "away")
     assert HERE in remedy(away, HERE)
-    assert "is the mesh up?" in remedy(away, HERE)
+    assert "is the mesh up" in remedy(away, HERE)
     assert "--ca-cert" in remedy(away, "wss://127.0.0.1:1")
     assert "--api-key" in remedy(SeedanceError(ErrorCode.UNAUTHORIZED, "no"), HERE)
     assert not remedy(SeedanceError(ErrorCode.BAD_REQUEST, "no"), HERE)

@@ -79,6 +79,8 @@ async def _run(specs: list[ProcessSpec], options: UpOptions, *, restart: bool) -
     at_once = asyncio.Event()
 
     def interrupt() -> None:
+        if not asked.is_set():
+            sys.stderr.write("seedance: stopping; once more ends it at once\n")
         (at_once if asked.is_set() else asked).set()
 
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -118,7 +120,6 @@ async def _run(specs: list[ProcessSpec], options: UpOptions, *, restart: bool) -
 
 async def _stop(supervisor: Supervisor, at_once: asyncio.Event) -> None:
     """End in order; a second Ctrl-C ends at once."""
-    sys.stderr.write("stopping; once more ends it at once\n")
     gently = asyncio.create_task(supervisor.stop())
     hurry = asyncio.create_task(at_once.wait())
     await asyncio.wait({gently, hurry}, return_when=asyncio.FIRST_COMPLETED)

@@ -51,8 +51,9 @@ async def _refuse(request: Request, fault: Exception) -> Response:
     """No such path, or not by this method: in the shape of every other error."""
     status = fault.status_code if isinstance(fault, HTTPException) else 500
     # The path is not repeated: people put keys there too (CASES 108).
-    message = f"there is nothing here for {request.method}; see GET /v1/models"
     allowed = fault.headers if isinstance(fault, HTTPException) else None
+    here = f"only {allowed['Allow']} is answered here" if allowed else "there is nothing here"
+    message = f"{here}; GET /openapi.json lists every path"
     headers = {REQUEST_ID_HEADER: request_id(request.headers), **(allowed or {})}
     return error_response(SeedanceError(ErrorCode.BAD_REQUEST, message), headers, status=status)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import sys
 from pathlib import Path
 
@@ -10,10 +11,10 @@ from rich.prompt import Prompt
 
 from mesh.settings import exit_with
 from seedance import SeedanceClient
-from seedance.protocol.errors import SeedanceError
+from seedance.protocol.errors import ErrorCode, SeedanceError
 from seedance.protocol.reconnect import Backoff
 
-__all__ = ["run_chat"]
+__all__ = ["remedy", "run_chat"]
 
 # The conversation that is sent along; older turns are left out, so that it always fits.
 TURNS_MAX = 20
@@ -54,6 +55,25 @@ def _talk(client: SeedanceClient, model: str | None, temperature: float) -> None
         turns.append({"role": "assistant", "content": answer})
 
 
+def _why(error: OSError) -> str:
+    return "it is no PEM file" if isinstance(error, ssl.SSLError) else str(error.strerror)
+
+
+def remedy(error: SeedanceError, url: str) -> str:
+    """What to look at, where the message alone does not help."""
+    if error.code is ErrorCode.UNAUTHORIZED:
+        return "; give a key in SEEDANCE_API_KEY, or with --api-key"
+    if error.code is not ErrorCode.UNAVAILABLE:
+        return ""
+    secure = url.startswith(("wss:", "https:"))
+    doubt = (
+        "does this machine trust its certificate (--ca-cert)"
+        if secure
+        else "is the mesh up (one with a certificate is wss://)"
+    )
+    return f" ({url}); {doubt}? `seedance ps` lists what runs here, --url names another gateway"
+
+
 def run_chat(
     url: str,
     *,
@@ -68,8 +88,12 @@ def run_chat(
         client = SeedanceClient(
             url, api_key=api_key, ca_cert=ca_cert, backoff=Backoff(tries_max=TRIES_MAX)
         )
+    except ValueError:
+        exit_with(
+            f"--url {url}: write ws://HOST:PORT, or wss:// where the gateway has a certificate"
+        )
     except OSError as error:
-        exit_with(f"--ca-cert {ca_cert} cannot be used: {error.strerror or 'it is no PEM'}")
+        exit_with(f"--ca-cert {ca_cert} cannot be used: {_why(error)}")
     try:
         if question is not None:
             _answer(client, [{"role": "user", "content": question}], model, temperature)
@@ -79,8 +103,6 @@ def run_chat(
             prompt = [{"role": "user", "content": sys.stdin.read()}]
             _answer(client, prompt, model, temperature)
     except SeedanceError as error:
-        exit_with(f"{error.code.value}: {error.message}")
-    except OSError:
-        exit_with(f"no answer from {url}; is the mesh up? `seedance up` starts one")
+        exit_with(f"{error.code.value}: {error.message}{remedy(error, url)}")
     finally:
         client.close()

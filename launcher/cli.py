@@ -20,7 +20,7 @@ from launcher.canary import router_address, run_canary
 from launcher.chat import run_chat
 from launcher.files import files_of, mesh_identity
 from launcher.loadtest.cli import bench
-from launcher.meshfile import read_mesh
+from launcher.meshfile import gateway_url, read_mesh
 from launcher.models import ModelNotAvailableError, resolve_model
 from launcher.up import run_up
 from mesh.canary import SHARE_MAX
@@ -48,6 +48,11 @@ __all__ = [
 DATA_DEFAULT = Path(".seedance")
 PLANS_DEFAULT = Path("plans.yaml")
 KEY_BYTES = 32
+UP_EPILOG = (
+    "Every setting of a service is a variable here, and goes to whom it concerns: "
+    "`SEEDANCE_TENANTS_FILE=tenants.yaml SEEDANCE_PLANS=plans.yaml seedance up`. "
+    "`seedance gateway --help` and the other services' list them."
+)
 SERVICES = ("gateway", "router", "inference", "metering")
 
 app = typer.Typer(
@@ -112,7 +117,7 @@ def start_mesh(options: UpOptions, model: str | None, *, restart: bool = True) -
     run_up(options, restart=restart)
 
 
-@app.command()
+@app.command(epilog=UP_EPILOG)
 def up(
     port: Annotated[int, typer.Option(help="Port of the first gateway.", min=1, max=65535)] = 8080,
     gateways: Annotated[int, typer.Option(help="How many gateways.", min=1, max=16)] = 2,
@@ -181,7 +186,10 @@ def ps(data: DataOption = DATA_DEFAULT) -> None:
 
 @app.command()
 def chat(
-    url: Annotated[str, typer.Option(help="The endpoint.")] = "ws://127.0.0.1:8080/v2/infer",
+    url: Annotated[
+        str, typer.Option(help="A gateway, ws://HOST:PORT. Default: that of the local mesh.")
+    ] = "",
+    data: DataOption = DATA_DEFAULT,
     model: Annotated[str | None, typer.Option(help="Model name. Default: the mesh's own.")] = None,
     api_key: Annotated[
         str | None, typer.Option(envvar="SEEDANCE_API_KEY", help="Key, where the mesh asks one.")
@@ -196,7 +204,7 @@ def chat(
 ) -> None:
     """Talk with the model in the terminal."""
     run_chat(
-        url,
+        url or gateway_url(data),
         model=model,
         api_key=api_key,
         temperature=temperature,
@@ -369,13 +377,13 @@ def main() -> None:
     app()
 
 
-def _declare(kind: str) -> None:
+def _declare(kind: str, a_service: str) -> None:
     """List a service in `seedance --help`; `main` hands it over before this would run."""
 
-    @app.command(kind, help=f"Run one {kind} alone; `seedance {kind} --help` lists its flags.")
+    @app.command(kind, help=f"Run {a_service} alone; `seedance {kind} --help` lists its flags.")
     def _service() -> None:
         _run_service(kind, [])
 
 
 for _kind in SERVICES:
-    _declare(_kind)
+    _declare(_kind, "an instance" if _kind == "inference" else f"one {_kind}")

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-__all__ = ["MESH_FILE", "RunningProcess", "read_mesh", "write_mesh"]
+__all__ = ["MESH_FILE", "RunningProcess", "gateway_url", "read_mesh", "write_mesh"]
 
 MESH_FILE = "mesh.json"
+GATEWAY_DEFAULT = "127.0.0.1:8080"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,12 @@ def read_mesh(data: Path) -> list[RunningProcess]:
         return []
     found = [RunningProcess(**entry) for entry in content["processes"]]
     return [process for process in found if _lives(process.pid)]
+
+
+def gateway_url(data: Path) -> str:
+    """Where a client in this folder finds a gateway: that of the mesh on `data`, else port 8080 here."""
+    addresses = [process.address for process in read_mesh(data) if process.kind == "gateway"]
+    return f"ws://{addresses[0] if addresses else GATEWAY_DEFAULT}"
 
 
 def _lives(pid: int) -> bool:

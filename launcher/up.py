@@ -79,6 +79,8 @@ async def _run(specs: list[ProcessSpec], options: UpOptions, *, restart: bool) -
     at_once = asyncio.Event()
 
     def interrupt() -> None:
+        if not asked.is_set():
+            sys.stderr.write("seedance: stopping; once more ends it at once\n")
         (at_once if asked.is_set() else asked).set()
 
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

@@ -9,16 +9,22 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 from pydantic import SecretStr
 from pydantic_core import PydanticUndefined
 
-from mesh.settings import ENV_PREFIX, ServiceSettings, load_settings
+from mesh.settings import ENV_PREFIX, ServiceSettings, exit_with, load_settings
 
 __all__ = ["settings_from_flags"]
 
 S = TypeVar("S", bound=ServiceSettings)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """One line, where argparse would print every flag there is before it."""
+        exit_with(f"{message}; `{self.prog} --help` lists the flags")
 
 
 def settings_from_flags(
@@ -28,7 +34,7 @@ def settings_from_flags(
 
     Values are checked by the settings class; a fault ends the process with one line (exit code 2).
     """
-    parser = argparse.ArgumentParser(prog=prog, description=description, allow_abbrev=False)
+    parser = _Parser(prog=prog, description=description, allow_abbrev=False)
     for name, field in cls.model_fields.items():
         if field.annotation is SecretStr:
             continue

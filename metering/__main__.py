@@ -69,10 +69,11 @@ async def serve(settings: MeteringSettings, stop: asyncio.Event) -> None:
     )
     metrics = MeteringMetrics()
     stop_metrics = _serve_metrics(settings, metrics)
+    plans = _open_plans(settings)  # before a ledger is made that nobody will use
     store = _open_store(settings)
     ledger = Ledger(store, SystemClock())
     billing = Billing(BillingStore(store.engine))
-    desk = BillingDesk(ledger, billing, _open_plans(settings), SystemClock())
+    desk = BillingDesk(ledger, billing, plans, SystemClock())
     conservation = Conservation(BookStore(store.engine), SystemClock(), metrics)
     consumer = UsageConsumer(
         settings.redis,

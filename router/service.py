@@ -206,7 +206,10 @@ class RouterService(router_pb2_grpc.RouterServicer):
         elif action == "stop":
             self._canary.roll_back(request.stop[:REASON_LENGTH_MAX], self._clock.wall_ms())
         if action is not None:
-            _log.warning("the canary is %s now", self._canary.state)
+            state = self._canary.state
+            _log.warning(
+                "the canary is %s, with %g %% of keys", state.phase.value, state.share / 100
+            )
             self._wake()
         return router_pb2.ControlCanaryResponse(
             state=canary_to_pb(self._canary.state),

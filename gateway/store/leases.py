@@ -26,6 +26,9 @@ __all__ = ["LEASE_TTL_S", "Leases", "MemoryLeases", "RedisLeases", "Want", "slic
 
 LEASE_TTL_S = 3.0
 _TTL_MS = round(LEASE_TTL_S * 1000)
+# Of a count's one that all are due a part of, a gateway that is due no more than this lets go.
+PART_MIN = 0.1
+_ROUNDING = 1e-6
 _SCRIPT = (resources.files("gateway.store") / "scripts" / "lease.lua").read_text()
 
 
@@ -34,6 +37,7 @@ class Want:
     """A tenant's limit, and how much of it this gateway was asked for, in the same unit.
 
     `sure` is the part that it gets in any case of what it would have if all gateways had alike.
+    `whole`: it is a count, of which nobody can use a part.
     """
 
     tenant: str
@@ -41,6 +45,7 @@ class Want:
     total: float
     demand: float
     sure: float = 0.0
+    whole: bool = False
 
 
 class Leases(Protocol):
@@ -59,8 +64,9 @@ def slice_of(want: Want, others: Sequence[tuple[float, float]]) -> float:
     """The slice for one gateway; `others` are the live others' (demand, slice).
 
     While all that is asked for fits, each has what it is asked for and an even part of the rest.
-    Else nobody has more than an even part of what the more modest leave (max-min fairness).
-    `scripts/lease.lua` says the same.
+    Else nobody has more than an even part of what the more modest leave (max-min fairness). Of a
+    count each has the whole part of that, and who finds a one that the parts leave over has it until
+    nearly nothing of it is due there any more. `scripts/lease.lua` says the same.
     """
     count = len(others) + 1
     room, level = want.total, math.inf
@@ -70,11 +76,23 @@ def slice_of(want: Want, others: Sequence[tuple[float, float]]) -> float:
             level = even
             break
         room -= demand
-    fair = min(want.demand, level)
-    if level == math.inf:
-        fair += room / count
-    fair = max(fair, want.total * want.sure / count)
-    return max(0.0, min(fair, want.total - sum(lent for _, lent in others)))
+    rest = room / count if level == math.inf else 0.0
+
+    def fair(demand: float) -> float:
+        return max(min(demand, level) + rest, want.total * want.sure / count)
+
+    mine, free = fair(want.demand), want.total - sum(lent for _, lent in others)
+    if want.whole:
+        due, part = _split(mine)
+        kept = sum(max(lent, _split(fair(demand))[0]) for demand, lent in others)
+        mine = due + (1.0 if part > PART_MIN and want.total - kept - due >= 1 else 0.0)
+    return max(0.0, min(mine, free))
+
+
+def _split(amount: float) -> tuple[float, float]:
+    """The whole part and what is over; what a whole lacks for having been written as a decimal is there."""
+    whole = math.floor(amount + _ROUNDING)
+    return float(whole), amount - whole
 
 
 class MemoryLeases:
@@ -131,6 +149,7 @@ class RedisLeases:
                 want.demand,
                 _TTL_MS,
                 want.sure,
+                PART_MIN if want.whole else -1,
             ]
             await self._script(keys=[key], args=arguments, client=pipe)
         try:

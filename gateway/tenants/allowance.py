@@ -105,7 +105,7 @@ class Allowance:
         self._asked[Limit.BYTES] += text_bytes
 
     def _refusal(self, limit: Limit, retry_after_ms: int) -> SeedanceError:
-        message = f"the limit of {self._total(limit):g} {limit.value} is reached"
+        message = f"the limit of {limit.value} ({self._total(limit):g}) is reached"
         return SeedanceError(ErrorCode.RATE_LIMITED, message, retry_after_ms=retry_after_ms)
 
     # ------------------------------------------------------------ slices
@@ -120,6 +120,7 @@ class Allowance:
                 total,
                 self._demand(limit, period_s),
                 SURE_PART if limit in _RATES else 0.0,
+                whole=limit not in _RATES,
             )
             for limit in Limit
             if (total := self._total(limit)) < math.inf

@@ -149,10 +149,7 @@ def _open(path: Path) -> tuple[SafetensorsWeights | GgufWeights, TextSide]:
             )
         weights = GgufWeights(path)
         return weights, text_of_gguf(weights.fields)
-    raise ModelLoadError(
-        f"model path {path} does not exist; name a GGUF file or a Hugging Face folder, or leave "
-        "the model out to use the default one"
-    )
+    raise ModelLoadError(f"{path} does not exist; name a GGUF file or a Hugging Face folder")
 
 
 def _compute_dtype(dtype: str, device: torch.device) -> torch.dtype:

@@ -9,6 +9,7 @@ import typer
 
 from launcher.loadtest.arrivals import Arrivals
 from launcher.loadtest.load import Face, Load, Target, target_of
+from launcher.meshfile import gateway_url
 from mesh.settings import exit_with
 
 __all__ = ["bench"]
@@ -55,13 +56,13 @@ Url = Annotated[
     str,
     typer.Argument(
         help="ws://HOST:PORT a gateway's WebSocket, http://HOST:PORT OpenAI's API, "
-        "grpc://HOST:PORT an instance."
+        "grpc://HOST:PORT an instance. Default: a gateway of the mesh in .seedance, else ws://127.0.0.1:8080."
     ),
 ]
 
 
 def bench(
-    url: Url = "ws://127.0.0.1:8080",
+    url: Url = "",
     *,
     connections: Connections = 16,
     streams: Streams = 1,
@@ -106,7 +107,9 @@ def bench(
         storm_at_s=storm_at, storm_share=storm_share, seed=seed,
     )  # fmt: skip
     spoken = "" if subprotocol == "none" else f"seedance.v2.{subprotocol}"
-    targets = [_target(url, spoken, model, read_keys(keys_file, key))]
+    targets = [
+        _target(url or gateway_url(Path(".seedance")), spoken, model, read_keys(keys_file, key))
+    ]
     if against:
         targets.append(_beside(against, against_model or model, against_key))
     asked = read_prompts(prompts, load, token_ms, unique=unique)

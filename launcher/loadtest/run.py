@@ -59,6 +59,10 @@ def _judge(target: Target, tally: Tally, prompts: Prompts) -> None:
         raise NotServedError(f"{target.name} refuses the prompts: {other}")
     if code in {"model_not_found", "http_404"}:
         raise NotServedError(f"{target.name} knows no such model or path: --model, --against-model")
+    if "certificate" in code:
+        raise NotServedError(
+            f"{target.name} shows a certificate that nobody here vouches for: SSL_CERT_FILE=FILE names its authority"
+        )
     raise NotServedError(
         f"{target.name} does not answer ({code}); `seedance up --engine script` starts a mesh"
     )

@@ -71,7 +71,7 @@ class AsyncSeedanceClient:
         self._machine = ClientMachine(endpoint(url), jitter=random.random, backoff=backoff)
         self._headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
         self._tls = None if ca_cert is None else ssl.create_default_context(cafile=ca_cert)
-        self._receipts = ReceiptDesk(endpoint(url), receipt_keys, self._tls)
+        self._receipts = ReceiptDesk(lambda: self._machine.reconnect.urls, receipt_keys, self._tls)
         self._on_state = on_state
         self._on_pressure = on_pressure
         self._inboxes: dict[str, Inbox] = {}
@@ -140,7 +140,7 @@ class AsyncSeedanceClient:
         """Return when the mesh signed this receipt, for `text` where it is given.
 
         Of a `Completion`, its own receipt is checked against its id, text and usage. Nobody is asked where the
-        client was made with `receipt_keys`; else the gateway is, once, for its keys. Needs
+        client was made with `receipt_keys`; else a gateway is, once, for its keys. Needs
         `seedance[receipts]`. Raises `ReceiptError` when it does not hold, `OSError` when no key can be had.
         """
         await self._receipts.verify(receipt, text)

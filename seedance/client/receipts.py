@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from importlib import import_module
 from typing import Any, Protocol
@@ -24,12 +25,15 @@ class _Keys(Protocol):
 
 
 class ReceiptDesk:
-    """Knows the mesh's keys: those given, else those that the gateway at `endpoint` names when asked."""
+    """Knows the mesh's keys: those given, else those that the first of `endpoints` to answer names."""
 
     def __init__(
-        self, endpoint: str, keys: Sequence[str] | None, tls: ssl.SSLContext | None = None
+        self,
+        endpoints: Callable[[], Sequence[str]],
+        keys: Sequence[str] | None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
-        self._endpoint = endpoint
+        self._endpoints = endpoints
         self._tls = tls
         self._given = keys
         self._keys: _Keys | None = None
@@ -53,9 +57,17 @@ class ReceiptDesk:
         keys.check(receipt, text=text)
 
     async def _ask_for_keys(self) -> _Keys:
+        if self._given is not None:
+            checking = import_module("seedance.receipt")
+            given: _Keys = checking.ReceiptKeys(self._given)
+            return given
+        *others, last = self._endpoints()
+        for endpoint in others:
+            with suppress(OSError):  # one may have died: each knows the keys of all
+                return await self._fetch(endpoint)
+        return await self._fetch(last)
+
+    async def _fetch(self, endpoint: str) -> _Keys:
         checking = import_module("seedance.receipt")
-        if self._given is None:
-            asked: _Keys = await asyncio.to_thread(checking.fetch_keys, self._endpoint, self._tls)
-            return asked
-        given: _Keys = checking.ReceiptKeys(self._given)
-        return given
+        asked: _Keys = await asyncio.to_thread(checking.fetch_keys, endpoint, self._tls)
+        return asked

@@ -114,7 +114,7 @@ class ClientMachine:
         self.pressure = _NO_PRESSURE
         self._state = ClientState.IDLE
         self._jitter = jitter
-        self._reconnect = Reconnect(url, jitter, backoff or Backoff())
+        self.reconnect = Reconnect(url, jitter, backoff or Backoff())
         self._session: SessionFrame | None = None
         self._window: ReceiveWindow[SequencedFrame] = ReceiveWindow(size=1)
         self._streams = ClientStreams()
@@ -156,7 +156,7 @@ class ClientMachine:
             case on.Submit():
                 self._submit(event)
             case on.Abort(stream_id):
-                connected = self._state is ClientState.OPEN and not self._reconnect.probing
+                connected = self._state is ClientState.OPEN and not self.reconnect.probing
                 self._effects += self._streams.abort(stream_id, connected=connected)
             case on.Opened():
                 self._opened(now)
@@ -177,7 +177,7 @@ class ClientMachine:
     def _connect(self) -> None:
         if self._state is ClientState.IDLE:
             self._move(ClientState.CONNECTING)
-            self._effects.append(on.Dial(self._reconnect.url))
+            self._effects.append(on.Dial(self.reconnect.url))
 
     def _submit(self, event: on.Submit) -> None:
         if self._state is ClientState.CLOSED:
@@ -215,9 +215,9 @@ class ClientMachine:
             return
         self.pressure = _NO_PRESSURE
         if self._state is ClientState.OPEN:
-            self._reconnect.lost(now - self._opened_at)
+            self.reconnect.lost(now - self._opened_at)
         else:
-            self._reconnect.failed()
+            self.reconnect.failed()
         if close_code == CloseCode.SESSION_UNKNOWN and self._session is not None:
             self._session = None
             self._effects += self._streams.lose_session(*_ERROR_OF_CLOSE[close_code])
@@ -234,7 +234,7 @@ class ClientMachine:
             self._end(ClientState.IDLE, *_reason(close_code, self._refusal))
 
     def _retry(self, now: float) -> None:
-        delay_s = self._reconnect.next_delay_s()
+        delay_s = self.reconnect.next_delay_s()
         if delay_s is None:
             self._end(ClientState.IDLE, *_GAVE_UP)
             return
@@ -256,7 +256,7 @@ class ClientMachine:
             self._effects.append(on.Hangup(CloseCode.GOING_AWAY))
             self._lost(CloseCode.TIMEOUT if _Timer.SILENCE in due else CloseCode.GOING_AWAY, now)
         elif _Timer.DIAL in due:
-            self._effects.append(on.Dial(self._reconnect.url))
+            self._effects.append(on.Dial(self.reconnect.url))
         elif _Timer.PING in due:
             self._send([_ping(now)])
 
@@ -302,16 +302,16 @@ class ClientMachine:
 
     def _open(self, session: SessionFrame, now: float) -> None:
         self._session = session
-        self._reconnect.learn(session.gateways)
+        self.reconnect.learn(session.gateways)
         self._move(ClientState.OPEN)
         self._timers.clear()
         self._heard(now)
-        self._send([_ping(now)] if self._reconnect.probing else self._streams.unheard())
+        self._send([_ping(now)] if self.reconnect.probing else self._streams.unheard())
 
     def _beat(self, now: float) -> None:
-        if self._reconnect.breaker.beat():
+        if self.reconnect.breaker.beat():
             self._send(self._streams.unheard())
-        elif self._reconnect.probing:
+        elif self.reconnect.probing:
             self._send([_ping(now)])
 
     def _take(self, frame: SequencedFrame, seq: int | None, now: float) -> None:
@@ -320,7 +320,7 @@ class ClientMachine:
             return
         first = self._window.base
         for number, ready in enumerate(self._window.receive(seq, frame, now), first):
-            self._reconnect.progressed()
+            self.reconnect.progressed()
             self._effects += self._streams.take(ready, number)
             if isinstance(ready, Done | ErrorFrame) and ready.id is not None:
                 self._behind.discard(ready.id)
@@ -330,7 +330,7 @@ class ClientMachine:
 
     def _ask(self) -> None:
         """Send the generations whose turn it is, on a connection that need not prove itself first."""
-        if self._state is ClientState.OPEN and not self._reconnect.probing:
+        if self._state is ClientState.OPEN and not self.reconnect.probing:
             self._send(self._streams.waiting())
 
     def _may_acknowledge(self) -> bool:

@@ -147,6 +147,12 @@ class Reconnect:
         """The endpoint whose turn it is."""
         return self._urls[self._index % len(self._urls)]
 
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """Every endpoint that is known, from the one whose turn it is."""
+        turn = self._index % len(self._urls)
+        return (*self._urls[turn:], *self._urls[:turn])
+
     def learn(self, gateways: Iterable[str]) -> None:
         """The gateways that a session named; a connection stands.
 

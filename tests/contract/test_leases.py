@@ -101,6 +101,23 @@ async def test_slices_follow_what_is_asked_for(leases: Harness) -> None:
     assert lent == pytest.approx([40, 40, 20])
 
 
+async def test_a_count_is_lent_in_whole_ones(leases: Harness) -> None:
+    """A single stream for three gateways is at one of them, and goes where it is asked for."""
+
+    async def ask_all(total: float, *demands: float) -> list[float]:
+        return [
+            (await gateway.renew([Want("acme", "streams", total, demand, whole=True)]))[0]
+            for gateway, demand in zip(leases.gateways, demands, strict=True)
+        ]
+
+    assert await ask_all(1, 0, 0, 0) == [1, 0, 0]
+    assert await ask_all(1, 1, 0.5, 0) == [1, 0, 0]
+    await ask_all(1, 0.1, 1, 0)
+    assert await ask_all(1, 0.1, 1, 0) == [0, 1, 0]
+    await ask_all(10, 9, 9, 9)
+    assert await ask_all(10, 9, 9, 9) == [4, 3, 3]
+
+
 async def test_a_dead_gateways_slice_comes_back(leases: Harness) -> None:
     """Kill one: when its lease has run out the others have what it had."""
     await ask(leases, 0, 90)
@@ -163,3 +180,18 @@ def test_when_demand_stands_still_everything_is_lent(demands: list[float]) -> No
     assert sum(lent.values()) == pytest.approx(100, rel=1e-6)
     if sum(demands) <= 100:
         assert all(lent[g] >= demand - 1e-6 for g, demand in enumerate(demands))
+
+
+@given(st.integers(1, 20), st.lists(st.floats(0, 40), min_size=1, max_size=5))
+def test_no_one_of_a_count_is_lost_between_parts(total: int, demands: list[float]) -> None:
+    """Each slice of a count is whole, they are never more than the count, and soon they are all of it."""
+    lent = dict.fromkeys(range(len(demands)), 0.0)
+    for _ in range(30):
+        for gateway, demand in enumerate(demands):
+            others = [(demands[g], lent[g]) for g in lent if g != gateway]
+            lent[gateway] = slice_of(Want("acme", "streams", total, demand, whole=True), others)
+            assert lent[gateway] == int(lent[gateway])
+            assert sum(lent.values()) <= total
+    assert sum(lent.values()) == total
+    if sum(demands) <= total:
+        assert all(lent[g] >= int(demand) for g, demand in enumerate(demands))

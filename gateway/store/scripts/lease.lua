@@ -1,16 +1,16 @@
 -- Lends one gateway its slice of a tenant's limit (gateway/store/leases.py says the rule in words).
 --
 -- KEYS[1]  hash: gateway -> 'demand:slice:until', until in ms of the server's clock
--- ARGV     gateway, total, demand, ttl_ms, sure
+-- ARGV     gateway, total, demand, ttl_ms, sure, of a count the least part of a one (else -1)
 -- Returns  the slice, as text
 
 local key, me = KEYS[1], ARGV[1]
 local total, demand, ttl_ms = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
-local sure = tonumber(ARGV[5])
+local sure, part_min = tonumber(ARGV[5]), tonumber(ARGV[6])
 local time = redis.call('TIME')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
 
-local demands, lent = {demand}, 0
+local demands, others, lent = {demand}, {}, 0
 local fields = redis.call('HGETALL', key)
 for at = 1, #fields, 2 do
   if fields[at] ~= me then
@@ -19,6 +19,7 @@ for at = 1, #fields, 2 do
       redis.call('HDEL', key, fields[at])
     else
       demands[#demands + 1] = tonumber(d)
+      others[#others + 1] = {demand = tonumber(d), lent = tonumber(s)}
       lent = lent + tonumber(s)
     end
   end
@@ -34,12 +35,26 @@ for place, d in ipairs(demands) do
   end
   room = room - d
 end
-local fair = math.min(demand, level)
-if level == math.huge then
-  fair = fair + room / #demands
+local rest = level == math.huge and room / #demands or 0
+
+local function fair(d)
+  return math.max(math.min(d, level) + rest, total * sure / #demands)
 end
-fair = math.max(fair, total * sure / #demands)
-local mine = string.format('%.9f', math.max(0, math.min(fair, total - lent)))
+
+local function whole(amount)
+  return math.floor(amount + 0.000001)
+end
+
+local mine = fair(demand)
+if part_min >= 0 then
+  local due, kept = whole(mine), 0
+  for _, other in ipairs(others) do
+    kept = kept + math.max(other.lent, whole(fair(other.demand)))
+  end
+  local one = mine - due > part_min and total - kept - due >= 1
+  mine = due + (one and 1 or 0)
+end
+mine = string.format('%.9f', math.max(0, math.min(mine, total - lent)))
 redis.call('HSET', key, me, string.format('%.9f:%s:%d', demand, mine, now_ms + ttl_ms))
 redis.call('PEXPIRE', key, ttl_ms)
 return mine

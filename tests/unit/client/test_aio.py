@@ -240,7 +240,7 @@ async def test_a_gateway_that_is_late_is_waited_for() -> None:
     backoff = Backoff(base_s=0.05, max_s=0.1)
     async with AsyncSeedanceClient(url, backoff=backoff, on_state=states.append) as client:
         asked = [client.chat(MESSAGES) for _ in range(3)]
-        await wait_until(lambda: client._machine._reconnect.breaker.state is BreakerState.OPEN)
+        await wait_until(lambda: client._machine.reconnect.breaker.state is BreakerState.OPEN)
         async with ScriptedGateway(port=port) as gateway:
             texts = ["".join([chunk.delta async for chunk in stream]) for stream in asked]
             assert texts == [TEXT] * 3

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from seedance.protocol.receipt import TextDigest
 from seedance.receipt import ReceiptError
 
 USAGE = Usage(5, 0, 3)
+NOBODY = ["ws://127.0.0.1:9/v2/infer"]
 
 
 @pytest.fixture
@@ -28,7 +31,7 @@ def signer(tmp_path: Path) -> ReceiptSigner:
 @pytest.fixture
 def desk(signer: ReceiptSigner) -> ReceiptDesk:
     # The endpoint answers nobody: what is checked is checked offline.
-    return ReceiptDesk("ws://127.0.0.1:9/v2/infer", [signer.public_keys[0]["public_key"]])
+    return ReceiptDesk(lambda: NOBODY, [signer.public_keys[0]["public_key"]])
 
 
 def _completion(signer: ReceiptSigner) -> Completion:
@@ -59,4 +62,20 @@ async def test_a_completion_that_is_not_the_receipts(
 async def test_unknown_keys_are_asked_for(signer: ReceiptSigner) -> None:
     """Without given keys the gateway is asked, and one that cannot be is an `OSError`."""
     with pytest.raises(OSError, match="refused"):
-        await ReceiptDesk("ws://127.0.0.1:9/v2/infer", None).verify(_completion(signer), None)
+        await ReceiptDesk(lambda: NOBODY, None).verify(_completion(signer), None)
+
+
+async def test_a_gateway_that_died_is_not_the_only_one_asked(signer: ReceiptSigner) -> None:
+    """The gateway whose turn it is answers nobody: the next one that is known names the keys."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        body = json.dumps({"data": signer.public_keys}).encode()
+        writer.write(b"HTTP/1.0 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+        writer.close()
+        await writer.wait_closed()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        desk = ReceiptDesk(lambda: [*NOBODY, f"ws://127.0.0.1:{port}/v2/infer"], None)
+        await desk.verify(_completion(signer), None)

@@ -6,7 +6,7 @@ import json
 import os
 from pathlib import Path
 
-from launcher.meshfile import MESH_FILE, RunningProcess, read_mesh, write_mesh
+from launcher.meshfile import MESH_FILE, RunningProcess, gateway_url, read_mesh, write_mesh
 
 ME = RunningProcess("gateway", "gateway-0", os.getpid(), "127.0.0.1:8080", "gateway-0.log")
 
@@ -42,3 +42,17 @@ def test_dead_processes_are_not_listed(tmp_path: Path) -> None:
 def test_no_file_means_no_processes(tmp_path: Path) -> None:
     """A folder without a mesh is an empty list."""
     assert read_mesh(tmp_path) == []
+
+
+def test_a_client_finds_the_meshs_gateway(tmp_path: Path) -> None:
+    """In the folder of a mesh that is its first gateway, elsewhere the usual port."""
+    assert gateway_url(tmp_path) == "ws://127.0.0.1:8080"
+    write_mesh(
+        tmp_path,
+        [
+            RunningProcess("router", "router-0", os.getpid(), "127.0.0.1:1", "log"),
+            RunningProcess("gateway", "gateway-0", os.getpid(), "127.0.0.1:9000", "log"),
+            RunningProcess("gateway", "gateway-1", os.getpid(), "127.0.0.1:9001", "log"),
+        ],
+    )
+    assert gateway_url(tmp_path) == "ws://127.0.0.1:9000"

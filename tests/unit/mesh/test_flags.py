@@ -29,6 +29,16 @@ def test_secrets_have_no_flag(capsys: pytest.CaptureFixture[str]) -> None:
     assert "unrecognized" in capsys.readouterr().err
 
 
+def test_an_unknown_flag_is_one_line_and_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+    """It is named, without the list of all the others before it."""
+    with pytest.raises(SystemExit) as ended:
+        _parse("--lease", "5")
+    assert ended.value.code == 2
+    message = capsys.readouterr().err
+    assert "--lease 5" in message
+    assert message.count("\n") == 1
+
+
 def test_bad_value_is_one_line_and_code_2(capsys: pytest.CaptureFixture[str]) -> None:
     """A value out of range names its setting and ends with exit code 2."""
     with pytest.raises(SystemExit) as ended:

@@ -199,6 +199,20 @@ async def test_a_gateway_alone_has_all_of_it(tmp_path: Path) -> None:
     retry_after(mesh.desks[1])
 
 
+async def test_one_stream_of_two_gateways_is_to_be_had(tmp_path: Path) -> None:
+    """A limit of one is at one of them, not a half at each; who is asked for it has it soon after."""
+    mesh = Mesh(tmp_path, "limits: {streams: 1}", gateways=2)
+    for desk in mesh.desks:
+        desk.of("acme")
+    for asked, other in (mesh.desks, reversed(mesh.desks)):
+        for _ in range(6):
+            if passed := _passes(asked):
+                break
+            await mesh.renew()
+        assert passed
+        assert not _passes(other)
+
+
 async def test_with_the_store_away_the_slices_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

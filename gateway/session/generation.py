@@ -81,7 +81,6 @@ class Generation:
         self.opening = opening
         self._permit = permit
         self._owner = owner
-        self._deps = owner.deps
         self._stream = stream
         self._phase = _Phase.OPENING
         self.listening: _Ear | None = None
@@ -107,7 +106,7 @@ class Generation:
     def open(self, credit: int) -> None:
         """Begin on the instance that the router's rule names; a refusal is heard like any other."""
         self._credit = credit
-        self._opened_at = self._deps.clock.monotonic()
+        self._opened_at = self._owner.deps.clock.monotonic()
         try:
             instance = self._choose()
         except NoInstanceError as error:
@@ -150,7 +149,7 @@ class Generation:
         opening = self.opening
         self._permit.close()
         opening.settled(self._stream.end, finished.usage)
-        self._deps.metrics.requests.labels("websocket", finished.reason).inc()
+        self._owner.deps.metrics.requests.labels("websocket", finished.reason).inc()
         if opening.model:  # what no instance took costs nothing
             bill = bill_of(self._owner, self._stream, opening, self._books, finished)
             self._owner.journal.bill(bill.event(reused=opening.reused))
@@ -186,8 +185,8 @@ class Generation:
         self._books.hear(what.token_index + len(what.token_ids))
         self._hear(what)
         if what.text and self._opened_at is not None:
-            took = self._deps.clock.monotonic() - self._opened_at
-            self._deps.metrics.ttft.observe(took)
+            took = self._owner.deps.clock.monotonic() - self._opened_at
+            self._owner.deps.metrics.ttft.observe(took)
             self._opened_at = None
         if self._tries and len(self._stream.text.token_ids) > known:
             self._tries, self._failed = 0, frozenset()
@@ -215,13 +214,13 @@ class Generation:
         if self._phase is _Phase.OPENING and code is ErrorCode.UNAVAILABLE:
             self._failed |= {self.opening.instance}
             runs = bool(self.opening.model)
-            return self._tries < RECOVERIES_MAX and (runs or self._deps.retries.spend())
+            return self._tries < RECOVERIES_MAX and (runs or self._owner.deps.retries.spend())
         # Whatever speaks against attaching, to open it anew with its tokens is always possible.
         return self._phase is _Phase.ATTACHING
 
     def _accepted(self, accepted: UpstreamAccepted) -> None:
         self._phase = _Phase.HELD
-        self._deps.retries.taken()
+        self._owner.deps.retries.taken()
         opening = self.opening
         opening.instance = accepted.instance
         opening.model = accepted.model
@@ -258,9 +257,9 @@ class Generation:
 
     def _choose(self) -> str:
         where = _where(self._owner.identity, self.opening.wants.request, self._failed)
-        span = self._deps.tracing.start(Span.ROUTE, self._span.traceparent, hop="router")
+        span = self._owner.deps.tracing.start(Span.ROUTE, self._span.traceparent, hop="router")
         try:
-            instance = self._deps.upstream.choose(where)
+            instance = self._owner.deps.upstream.choose(where)
         except NoInstanceError as error:
             span.end(error=error.code.value)
             raise
@@ -283,7 +282,7 @@ class Generation:
             traceparent=self._span.traceparent,
             credit=self._credit,
         )
-        self._handle = self._deps.upstream.open(instance, spec, self._ear())
+        self._handle = self._owner.deps.upstream.open(instance, spec, self._ear())
 
     def _attach_at(self, instance: str) -> None:
         self._phase = _Phase.ATTACHING
@@ -295,7 +294,7 @@ class Generation:
             credit=self._credit,
             tenant=self._owner.identity.tenant,
         )
-        self._handle = self._deps.upstream.attach(instance, spec, self._ear())
+        self._handle = self._owner.deps.upstream.attach(instance, spec, self._ear())
 
     def _moved_to(self, instance: str) -> None:
         self.opening.instance = instance

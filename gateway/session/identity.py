@@ -14,9 +14,9 @@ __all__ = ["SessionIdentity", "hash_of", "new_identity", "read_identity"]
 _TOKEN_BYTES = 32
 
 
-def hash_of(token: str) -> str:
-    """What is kept of a resume token."""
-    return hashlib.sha256(token.encode(errors="surrogatepass")).hexdigest()
+def hash_of(token: str, tenant: str) -> str:
+    """What the store keeps of a resume token, in hex: no other tenant's token has it."""
+    return hashlib.sha256(f"{tenant}\0{token}".encode(errors="surrogatepass")).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def new_identity(
     token = secrets.token_urlsafe(_TOKEN_BYTES)
     session = new_session_id(now_ms)
     identity = SessionIdentity(
-        session, hash_of(token), tenant, user, mode, instance_class, windowed, key
+        session, hash_of(token, tenant), tenant, user, mode, instance_class, windowed, key
     )
     return identity, token
 

@@ -135,17 +135,15 @@ class SessionRegistry:
         """
         # Two connections that resume at once come one after the other: the later takes over.
         async with self._resuming.setdefault(resume.session, asyncio.Lock()):
-            owner, confirmed = await self._find(resume)
-            if owner.identity.tenant != tenant:
-                raise _expired()
+            owner, confirmed = await self._find(resume, tenant)
             owner.machine.check_resume(resume, confirmed=confirmed)
             hello = self.hello(owner.identity, resume.token, owner.epoch)
             owner.attach(carrier, ResumeOn(resume, hello, windowed))
             return owner
 
-    async def _find(self, resume: Resume) -> tuple[SessionOwner, bool]:
+    async def _find(self, resume: Resume, tenant: str) -> tuple[SessionOwner, bool]:
         """The owner, its epoch raised by one, and whether the store says that it is the newest one."""
-        token_hash = hash_of(resume.token)
+        token_hash = hash_of(resume.token, tenant)
         owner = self._owners.get(resume.session)
         if owner and not hmac.compare_digest(owner.identity.token_hash, token_hash):
             raise _expired()

@@ -17,7 +17,6 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-import grpc.aio
 import typer
 import uvloop
 
@@ -25,7 +24,7 @@ from mesh.rpc.server import RpcServer
 from seedance.v2 import inference_pb2 as pb
 from seedance.v2 import inference_pb2_grpc
 
-__all__ = ["INSTANCE", "MODEL", "TEXT_BYTES", "main", "made_ago_s"]
+__all__ = ["INSTANCE", "MODEL", "TEXT_BYTES", "made_ago_s", "main"]
 
 INSTANCE, MODEL = "inference-0", "script"
 SERVICE_NAME = "seedance.v2.Inference"

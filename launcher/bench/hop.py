@@ -73,7 +73,7 @@ class HopRow:
 
     @property
     def proxy_us_per_frame(self) -> float:
-        """nginx's CPU time."""
+        """The CPU time of nginx."""
         return self.proxy_cpu_s / self.frames * US_PER_S
 
     def line(self, name: str = "") -> str:

@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from gateway.receipts import make_key_file
-from launcher.blueprint import RECEIPT_KEY, ProcessSpec, UpOptions, build
+from launcher.blueprint import ProcessSpec, UpOptions, build
+from launcher.data_folder import make_data_folder
 from launcher.environment import mesh_environment
 from launcher.meshfile import read_mesh
 from launcher.models import resolve_model
@@ -79,9 +79,7 @@ async def running_mesh(
     `environment` is added to this process's; `adjust` has the last word on each process.
     Raises `StartFailedError`.
     """
-    for folder in ("logs", "store"):
-        (options.data / folder).mkdir(parents=True, exist_ok=True)
-    make_key_file(options.data / RECEIPT_KEY)
+    make_data_folder(options.data)
     specs = [adjust(spec) for spec in build(options)]
     supervisor = Supervisor(
         specs, options.data, environment=mesh_environment({**os.environ, **(environment or {})})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
-import subprocess
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,17 +74,22 @@ async def pass_through(upstream: str, folder: Path) -> AsyncIterator[PassThrough
     configuration.write_text(
         CONFIGURATION.format(folder=folder, port=port, upstream=upstream), encoding="utf-8"
     )
-    process = subprocess.Popen([program, "-p", str(folder), "-c", str(configuration)])
+    arguments = ["-p", str(folder), "-c", str(configuration)]
+    process = await asyncio.create_subprocess_exec(program, *arguments)
     try:
         yield PassThrough(f"127.0.0.1:{port}", await _worker(process.pid, port))
     finally:
         process.terminate()
-        process.wait()
+        await process.wait()
 
 
 async def _worker(master: int, port: int) -> int:
-    children = Path(f"/proc/{master}/task/{master}/children")
     async with asyncio.timeout(WITHIN_S):
-        while is_free(port) or not children.read_text():  # noqa: ASYNC110 - another process
+        while is_free(port) or not (children := _children(master)):  # noqa: ASYNC110 - another process
             await asyncio.sleep(0.05)
-    return int(children.read_text().split()[0])
+    return children[0]
+
+
+def _children(process: int) -> list[int]:
+    listed = Path(f"/proc/{process}/task/{process}/children").read_text(encoding="utf-8")
+    return [int(child) for child in listed.split()]

@@ -121,7 +121,7 @@ class SessionMachine:
         if self.state is SessionState.OVER:
             return []
         self._handlers[type(event)](event, now)
-        if type(event) in _PUMPING and self.state is not SessionState.OVER:
+        if type(event) in _PUMPING and not self.over:
             self.streams.pump(now)
         # A stall is noticed when time says so.
         return self._out(now, look=isinstance(event, Tick))

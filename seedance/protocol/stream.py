@@ -251,10 +251,7 @@ class StreamMachine:
         if self._mute or state is StreamState.CANCELLING or state is StreamState.ENDED:
             return None
         if not self.told_accepted:
-            if self.accepted is None or not self.stored:
-                return None
-            self.told_accepted = True
-            return _accepted(self.id, self.accepted, self.traceparent)
+            return self._tell_accepted()
         if not window_open or not self.wants.stream:
             return None
         if self._hints.due is not None:
@@ -265,9 +262,13 @@ class StreamMachine:
             return None
         self._hints.due = self._hints.after(piece)
         logprobs = None if self.wants.request.sampling.logprobs is None else piece.logprobs
-        return Token(
-            self.id, piece.offset, piece.text, piece.timestamp_ms, piece.tokens, logprobs
-        )
+        return Token(self.id, piece.offset, piece.text, piece.timestamp_ms, piece.tokens, logprobs)
+
+    def _tell_accepted(self) -> Accepted | None:
+        if self.accepted is None or not self.stored:
+            return None
+        self.told_accepted = True
+        return _accepted(self.id, self.accepted, self.traceparent)
 
     @property
     def more(self) -> bool:

@@ -265,7 +265,7 @@ class StreamSet:
 
     def pressure(self, now: float) -> Pressed:
         """The highest level that an instance asks for, or that the client's own window amounts to."""
-        own = self._own_pressure(now)
+        own = _own_pressure(self._delivery, now) if self.live else FREE
         return highest(own, *self.pressed.values()) if self.pressed else own
 
     def _take(self, stream: StreamMachine, tokens: UpstreamTokens, now: float) -> None:
@@ -284,16 +284,6 @@ class StreamSet:
         self.pressed.pop(name, None)
         if level is not PressureLevel.NONE:
             self.pressed[name] = (level, reason)
-
-    def _own_pressure(self, now: float) -> Pressed:
-        delivery = self._delivery
-        if not delivery.windowed or not self.live:
-            return FREE
-        if delivery.stalled(now):
-            return PressureLevel.PAUSE, "nothing is acknowledged: the streams pause"
-        if delivery.free <= 0:
-            return PressureLevel.THROTTLE, "the window is full: acknowledge what has arrived"
-        return FREE
 
     # ------------------------------------------------------------ the end
 
@@ -316,3 +306,14 @@ class StreamSet:
                 self._delivery.out.append(CancelUpstream(stream.id))
             self._delivery.out.append(Finished(stream.id, stream.reason, stream.usage()))
         self.live.clear()
+
+
+def _own_pressure(delivery: Delivery, now: float) -> Pressed:
+    """What the client's own window amounts to while streams run."""
+    if not delivery.windowed:
+        return FREE
+    if delivery.stalled(now):
+        return PressureLevel.PAUSE, "nothing is acknowledged: the streams pause"
+    if delivery.free <= 0:
+        return PressureLevel.THROTTLE, "the window is full: acknowledge what has arrived"
+    return FREE

@@ -66,16 +66,16 @@ async def ask(gateway: GatewayUnderTest, key: str, **body: Any) -> httpx.Respons
 
 async def test_rate_limited_says_exactly_when_on_both_ways_in(tenancy: Tenancy) -> None:
     """WebSocket and HTTP say the same milliseconds; after them the request is served."""
-    async with tenancy.running("limits: {requests_per_s: {base: 5, burst: 1}}") as gateway:
+    async with tenancy.running("limits: {requests_per_s: {base: 2, burst: 1}}") as gateway:
         async with wire(gateway.url, additional_headers=bearer(ACME)) as client:
             await client.send(type="generate", id="a", prompt="a b c")
             await client.until("done", id="a")
-            await asyncio.sleep(0.21)
+            await asyncio.sleep(0.51)
             await client.send(type="generate", id="b", prompt="a b c")
             await client.send(type="generate", id="c", prompt="a b c")
             refused = await client.until("error", id="c")
             assert (refused["code"], refused["retryable"]) == ("rate_limited", True)
-            assert 100 < refused["retry_after_ms"] <= 200
+            assert 250 < refused["retry_after_ms"] <= 500
             assert refused["usage"]["total_tokens"] == 0
             await asyncio.sleep(refused["retry_after_ms"] / 1000)
             await client.send(type="generate", id="c", prompt="a b c")
@@ -83,7 +83,7 @@ async def test_rate_limited_says_exactly_when_on_both_ways_in(tenancy: Tenancy) 
         answer = await ask(gateway, ACME)
         assert answer.status_code == 429
         assert answer.json()["error"]["code"] == "rate_limited"
-        assert 0 < int(answer.headers["retry-after-ms"]) <= 200
+        assert 0 < int(answer.headers["retry-after-ms"]) <= 500
         assert answer.headers["retry-after"] == "1"
         assert (await ask(gateway, OTHER)).status_code == 200
         await asyncio.sleep(int(answer.headers["retry-after-ms"]) / 1000)

@@ -12,7 +12,7 @@ from inference.engine.plan import PlanRow, StepPlan
 from inference.engine.runner import ModelInfo
 from inference.model.batch import build_batch
 from inference.model.kv_cache import KvCache
-from inference.model.transformer import load_transformer
+from inference.model.transformer import Transformer, load_transformer
 from inference.model.weights import WeightSource
 from inference.native.library import Library, load
 from inference.native.runner import NativeRunner, load_native
@@ -34,6 +34,7 @@ __all__ = [
     "plan_row",
     "token_rows",
     "torch_logits",
+    "torch_model",
 ]
 
 BLOCK_SIZE = 16
@@ -123,15 +124,25 @@ def plan_row(
 
 
 @torch.inference_mode()
-def torch_logits(source: WeightSource, token_ids: list[int]) -> NDArray[np.float32]:
-    """What the torch model says after each of the tokens, in fp32: [tokens, vocab]."""
+def torch_logits(
+    source: WeightSource, token_ids: list[int], model: Transformer | None = None
+) -> NDArray[np.float32]:
+    """What the torch model says after each of the tokens, in fp32: [tokens, vocab].
+
+    `model`: the source's, from `torch_model`; None: load it.
+    """
     device = torch.device("cpu")
-    model = load_transformer(source, torch.float32, device, lambda _share: None)
+    model = model or torch_model(source)
     cache = KvCache(source.config, BLOCKS, BLOCK_SIZE, torch.float32, device)
     plan = token_rows(token_ids, tuple(range(len(token_ids) // BLOCK_SIZE + 1)))
     batch = build_batch(plan, source.config, BLOCK_SIZE, torch.float32, device)
     logits: NDArray[np.float32] = model.forward(batch, cache).numpy()
     return logits
+
+
+def torch_model(source: WeightSource) -> Transformer:
+    """The source's model in fp32."""
+    return load_transformer(source, torch.float32, torch.device("cpu"), lambda _share: None)
 
 
 def token_rows(token_ids: list[int], table: tuple[int, ...]) -> StepPlan:

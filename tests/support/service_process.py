@@ -12,7 +12,7 @@ from pathlib import Path
 
 __all__ = ["ServiceProcess", "running_service"]
 
-START_S = 20.0
+START_S = 45.0
 
 
 class ServiceProcess:

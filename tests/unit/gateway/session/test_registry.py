@@ -10,6 +10,7 @@ import pytest
 
 from gateway.session.owner import SessionOwner
 from seedance.protocol.frames import Resume
+from seedance.protocol.resume import ResumeFault
 from tests.support.asked_world import TEXT, asked, bills, finish, flaky, flaky_world
 from tests.support.session_world import WindowedClient, World, settle
 
@@ -56,14 +57,14 @@ async def test_a_third_resume_waits_for_the_second(world: World) -> None:
     registry, finding, most = world.gateways[0].registry, 0, 0
     find = registry._find
 
-    async def counted(resume: Resume) -> SessionOwner:
+    async def counted(resume: Resume, tenant: str) -> tuple[SessionOwner, bool]:
         nonlocal finding, most
         finding += 1
         most = max(most, finding)
         await settle()
-        owner = await find(resume)
+        found = await find(resume, tenant)
         finding -= 1
-        return owner
+        return found
 
     registry._find = counted  # type: ignore[method-assign]
     wants = Resume(client.session, client.token, client.last_seq, {})
@@ -216,3 +217,15 @@ async def test_what_was_settled_without_its_client_is_only_told(world: World) ->
     assert client.ends["s"]["usage"]["prompt_tokens"] == bill["prompt_tokens"] > 0
     assert client.ends["s"]["usage"]["completion_tokens"] == bill["completion_tokens"] > 0
     assert bills(world) == [bill]
+
+
+async def test_another_tenants_thief_does_not_take_the_session_over(world: World) -> None:
+    """Even with the token, and at a gateway that knows the session from the store alone: no epoch is raised."""
+    client = await asked(world, steps=3)
+    await world.commit()
+    wants = Resume(client.session, client.token, client.last_seq, {})
+    connection, _ = world.gateways[1].connect()
+    with pytest.raises(ResumeFault):
+        await world.gateways[1].registry.resume(wants, "evil", connection, windowed=True)
+    assert await world.store.epoch_of(client.session) == 1
+    assert client.connected

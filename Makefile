@@ -11,7 +11,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 PROTOS := $(wildcard proto/seedance/v2/*.proto)
 PORT ?= 8080
 
-.PHONY: help install up test bench bench-engine bench-gpu bench-metering bench-routing bench-sessions bench-tcp bench-tenants bench-workers chaos clean fmt fuzz lint proto proto-check simulate test-compose test-equality test-heavy test-postgres types
+.PHONY: help install up test profile bench bench-engine bench-gpu bench-metering bench-routing bench-sessions bench-tcp bench-tenants bench-workers chaos clean fmt fuzz lint proto proto-check simulate test-compose test-equality test-heavy test-postgres types
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -65,6 +65,9 @@ proto-check: $(STAMP) # the committed stubs are what proto/ says
 
 bench: $(STAMP) ## Benchmarks of what is on the path of a token: ratios against a baseline in one run
 	$(BIN)/python -m launcher.bench
+
+profile: $(STAMP) ## What a token costs a real gateway, beside nginx; ARGS='--profile FILE' for py-spy's samples
+	$(BIN)/python -m launcher.bench.hop $(ARGS)
 
 bench-engine: $(STAMP) ## Our mesh beside llama-cpp-python and transformers (ARGS: see docs/benchmarks.md)
 	$(BIN)/python -m launcher.bench.peers $(ARGS)

@@ -60,6 +60,12 @@ class GatewaySettings(ServiceSettings):
         le=1000,
         description="How long text of running streams, and what was acknowledged, waits for its commit.",
     )
+    coalesce_ms: float = Field(
+        0,
+        ge=0,
+        le=20,
+        description="Text that comes within so long is one frame per stream; 0: within a turn of the loop.",
+    )
     resume_ttl_s: float = Field(
         120, ge=1, le=86_400, description="How long a session lives without a connection."
     )

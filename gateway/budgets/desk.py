@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from gateway.budgets.account import Hold, Settle
@@ -121,6 +123,13 @@ class Spending:
     def leave(self) -> None:
         """Somebody else has the stream now, and what is held for it."""
         self._desk.forget(self)
+
+    def failed(self) -> None:
+        """A fault of ours: the stream ends with what it has."""
+        host = self.host
+        self.leave()
+        if host is not None:
+            host.cut(SeedanceError(ErrorCode.INTERNAL, "the budget's books failed"))
 
     def step(self, event: Event) -> None:
         """Give the purse an event and do what it asks."""
@@ -249,7 +258,7 @@ class BudgetDesk:
             if now >= ticked_at + TICK_S:
                 ticked_at = now
                 for spending in list(self._open):
-                    spending.tick()
+                    self._safely(spending, spending.tick)
             # What is asked within this time travels together.
             await asyncio.sleep(GATHER_S)
 
@@ -258,8 +267,14 @@ class BudgetDesk:
         self._wake.clear()
         waiting, self._waiting = self._waiting, {}
         accounts = list(waiting.values())
-        for at in range(0, len(accounts), ACCOUNTS_AT_ONCE):
-            await asyncio.gather(*map(self._ask_all, accounts[at : at + ACCOUNTS_AT_ONCE]))
+        try:
+            for at in range(0, len(accounts), ACCOUNTS_AT_ONCE):
+                await asyncio.gather(*map(self._ask_all, accounts[at : at + ACCOUNTS_AT_ONCE]))
+        except asyncio.CancelledError:
+            # The gateway ends: what a stream cost is a total, and may be told twice.
+            for requests in accounts:
+                self._again([r for r in requests if isinstance(r.what, Settle)])
+            raise
 
     async def _ask_all(self, requests: Sequence[_Request]) -> None:
         # One after the other: a stream's settling must not overtake what was held for it.
@@ -285,8 +300,17 @@ class BudgetDesk:
             self._tell(request, Answered(account.name, answer))
 
     def _tell(self, request: _Request, answered: Answered) -> None:
-        if request.spending is not None and request.spending in self._open:
-            request.spending.step(answered)
+        spending = request.spending
+        if spending is not None and spending in self._open:
+            self._safely(spending, partial(spending.step, answered))
+
+    def _safely(self, spending: Spending, does: Callable[[], None]) -> None:
+        try:
+            does()
+        except Exception:  # one stream's fault must not take all other purses with it
+            log.exception("the purse of stream %s cannot go on", spending.purse.name)
+            with suppress(Exception):
+                spending.failed()
 
     def _again(self, settles: Sequence[_Request]) -> None:
         """Settlings that were not answered: with the next exchange, which is at the next tick."""

@@ -9,11 +9,13 @@ from gateway.budgets.desk import BudgetDesk, BudgetsOf
 from gateway.budgets.model import Budget, read_budgets
 from gateway.budgets.prices import PlanPrices
 from gateway.config import GatewaySettings
+from gateway.http_errors import HttpError
 from gateway.openai.billing import plans_of
 from gateway.store.budgets import BudgetStore, MemoryBudgets, RedisBudgets
 from gateway.tenants.desk import Tenants
 from mesh.clock import Clock
 from mesh.telemetry.metrics import GatewayMetrics
+from seedance.protocol.errors import ErrorCode, SeedanceError
 
 __all__ = ["open_budgets"]
 
@@ -30,7 +32,10 @@ def open_budgets(
         store = RedisBudgets(settings.redis) if settings.redis else MemoryBudgets(clock)
 
     async def ask(tenant: str) -> dict[str, Any]:
-        return await plans_of(settings, tenant)
+        try:
+            return await plans_of(settings, tenant)
+        except HttpError as error:  # there is no price, and asking again soon changes nothing
+            raise SeedanceError(ErrorCode.BAD_REQUEST, error.message) from None
 
     return BudgetDesk(
         _budgets_of(settings, tenants),

@@ -204,20 +204,21 @@ class Purse:
 
     def step(self, event: Event, now: float) -> list[Effect]:
         """Take an event, return what is to be done."""
+        # Also when it is over: prices that come late are needed to settle it.
+        if isinstance(event, Begin):
+            self.prompt_tokens = event.prompt_tokens
+            self.pockets = [Pocket(account, tariff) for account, tariff in event.tariffs]
+            self.waiting_since = now
         if self.state is PurseState.OVER:
             return []
         match event:
-            case Begin(prompt_tokens, tariffs):
-                self.prompt_tokens = prompt_tokens
-                self.pockets = [Pocket(account, tariff) for account, tariff in tariffs]
-                self.waiting_since = now
             case Want(tokens):
                 self.wanted += tokens
             case Received(tokens):
                 self.received = max(self.received, tokens)
             case Answered():
                 self._answered(event, now)
-            case Tick():
+            case Begin() | Tick():
                 pass
         self._look(now)
         out, self.out = self.out, []

@@ -19,6 +19,7 @@ import os
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,6 +61,7 @@ class Spool:
         self._segments: dict[int, _Segment] = {}
         self._current = self._begin()
         self._dirty = False
+        self._torn = False
 
     @property
     def size(self) -> int:
@@ -73,21 +75,28 @@ class Spool:
         )
         if self.size + len(data) > SPOOL_BYTES_MAX:
             raise SpoolFullError
-        segment = self._segments[self._current]
-        if segment.size and segment.size + len(data) > SEGMENT_BYTES_MAX:
-            self.sync()
-            self._current = self._begin()
-            segment = self._segments[self._current]
         try:
+            segment = self._with_room_for(len(data))
             _write(segment.fd, data)
         except OSError as error:
-            # What was written of it is a torn tail; nothing may follow that.
-            self._current = self._begin()
+            self._torn = True
             raise SpoolFullError from error
         segment.size += len(data)
         segment.events += len(events)
         self._dirty = True
         return self._current
+
+    def _with_room_for(self, length: int) -> _Segment:
+        segment = self._segments[self._current]
+        if self._torn:
+            # What was written of a record that failed is a torn tail; nothing may follow that.
+            os.ftruncate(segment.fd, segment.size)
+            self._torn = False
+        if segment.size and segment.size + length > SEGMENT_BYTES_MAX:
+            self.sync()
+            self._current = self._begin()
+            segment = self._segments[self._current]
+        return segment
 
     def sync(self) -> None:
         """Put on the disk what was appended. A disk that fails is told of, and changes nothing."""
@@ -99,16 +108,19 @@ class Spool:
                 log.warning("the usage spool is not on the disk: %s", error.strerror)
 
     def settle(self, number: int) -> None:
-        """One more event of the segment is in the ledger."""
+        """One more event of the segment is in the ledger. A disk that fails is told of, no more."""
         segment = self._segments[number]
         segment.settled += 1
         if segment.settled < segment.events:
             return
-        if number == self._current:
-            os.ftruncate(segment.fd, 0)
-            segment.size = segment.events = segment.settled = 0
-        else:
-            self._drop(number)
+        try:
+            if number == self._current:
+                os.ftruncate(segment.fd, 0)
+                segment.size = segment.events = segment.settled = 0
+            else:
+                self._drop(number)
+        except OSError as error:
+            log.warning("the usage spool keeps what the ledger has: %s", error.strerror)
 
     def left_behind(self) -> Iterator[tuple[Path, list[UsageEvent]]]:
         """Segments of gateways that are gone, and their events; `forget` each when they are kept anew."""
@@ -116,10 +128,10 @@ class Spool:
         for path in sorted(self._folder.glob(_PATTERN)):
             if path in mine:
                 continue
-            with path.open("rb") as file:
-                if not _lock(file.fileno()):
-                    continue
-                yield path, list(_read(path, file.read()))
+            # Another gateway on this folder may have taken it up, and deleted it, meanwhile.
+            with suppress(FileNotFoundError), path.open("rb") as file:
+                if _lock(file.fileno()):
+                    yield path, list(_read(path, file.read()))
 
     def forget(self, path: Path) -> None:
         """Delete a segment that was left behind."""
@@ -138,15 +150,20 @@ class Spool:
     def _begin(self) -> int:
         number = next(self._numbers)
         path = self._folder / f"usage-{self.gateway}-{number}.spool"
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        unseen = path.with_suffix(".new")
+        fd = os.open(unseen, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        # Locked before it has its name: who finds one without a lock takes it for a dead gateway's.
         _lock(fd)
+        unseen.rename(path)
         self._segments[number] = _Segment(path, fd)
         return number
 
     def _drop(self, number: int) -> None:
         segment = self._segments.pop(number)
-        segment.path.unlink(missing_ok=True)
-        os.close(segment.fd)
+        try:
+            segment.path.unlink(missing_ok=True)
+        finally:
+            os.close(segment.fd)
 
 
 def _lock(fd: int) -> bool:

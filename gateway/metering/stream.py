@@ -52,11 +52,13 @@ class StreamBooks:
     """What a gateway notes of one stream while it runs, for its bill.
 
     `former`: attempts before the one that runs, in a list that may be its owner's (who stores it).
+    `held_by`: the model and the instance of the one that runs, for an owner who stores nothing.
     """
 
     def __init__(self, former: list[FormerAttempt] | None = None, heard: int = 0) -> None:
         self.former = [] if former is None else former
         self.told: int | None = None
+        self.held_by = ("", "")
         self._heard = heard
 
     def hear(self, tokens: int) -> None:
@@ -65,6 +67,7 @@ class StreamBooks:
 
     def leave(self, model: str, instance: str, tokens: int) -> None:
         """The stream goes on elsewhere; of its `tokens` those since the last attempt were made there."""
+        self.told = None  # a count of that instance's alone, where it gave one
         if model and tokens > self._begun_at:
             self.former.append((model, instance, tokens))
 
@@ -91,3 +94,9 @@ class StreamBooks:
             parts.append(Attempt(its_model, its_instance, end - at))
             at = end
         return tuple(parts)
+
+    def parts(self, framed: int) -> tuple[Attempt, ...]:
+        """As `attempts`, by `held_by`, also when there was one alone; what nobody took has no part."""
+        if not self.held_by[0]:
+            return ()
+        return self.attempts(*self.held_by, framed) or (Attempt(*self.held_by, framed),)

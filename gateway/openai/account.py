@@ -82,11 +82,6 @@ class Account:
         """What the instance's and metering's spans become children of."""
         return self._span.traceparent
 
-    @property
-    def held_by(self) -> tuple[str, str]:
-        """The model and the instance that took the request last; its model as asked, and nobody."""
-        return self._model, self._instance
-
     def generation(self, index: int) -> str:
         """The identity of one generation at the instances."""
         return f"{self.session}/{index}"
@@ -116,14 +111,14 @@ class Account:
             prompt_tokens = usage.prompt_tokens or self._prompts[prompt].prompt_tokens
             self._prompts[prompt] = Usage(prompt_tokens, usage.cached_tokens)
 
-    def close(self, counts: Counts, attempts: Sequence[Attempt] = ()) -> None:
+    def close(self, counts: Counts, attempts: Sequence[Attempt]) -> None:
         """A generation is over: the framed tokens reached the answer and are billed (§4.9).
 
-        `attempts` divide them when more than one instance made them. What no instance took costs
-        nothing.
+        `attempts` divide them among the instances that made them; a generation that no instance took
+        has none, and costs nothing.
         """
         self._closed.append(counts)
-        self._attempts += attempts or (Attempt(self._model, self._instance, counts.framed),)
+        self._attempts += attempts
         if len(self._closed) == self._choices * len(self._prompts):
             self._write()
 

@@ -141,7 +141,7 @@ class Repeats:
 
     def _let_go(self, name: str, *, known: bool) -> None:
         if known:
-            del self._runs[name]
+            self._runs.pop(name, None)  # trimmed already, when the store was away for long
             return
         unsaved = [name for name, run in self._runs.items() if run.ended]
         for oldest in unsaved[:-UNSAVED_MAX]:
@@ -235,8 +235,12 @@ class _Reader(Response):
 
     async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
         """Read from the beginning."""
+        await while_connected(receive, self._play(send))
+
+    async def _play(self, send: Send) -> None:
+        # Who takes nothing for too long is let go, as one who left; the run has other readers to come.
         with suppress(TimeoutError):
-            await while_connected(receive, self._recording.play(send, self._common))
+            await self._recording.play(send, self._common)
 
 
 class _First(_Reader):

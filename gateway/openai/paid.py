@@ -48,8 +48,10 @@ class PaidStream:
     def open(self, instance: str, spec: Open, listener: StreamListener) -> StreamHandle:
         """As `Upstream.open`, with as much credit as is paid for."""
         self._listener = listener
-        if self._error is not None:
+        if self._error is not None:  # cut while it had no instance: no other one is asked
+            self._handle = None
             asyncio.get_running_loop().call_soon(listener.on_error, self._error, None)
+            return self
         wanted = UNLIMITED if spec.credit is None else spec.credit
         credit = self._spending.call(len(spec.forced_prefix), wanted)
         self._handle = self._upstream.open(instance, replace(spec, credit=credit), self)

@@ -149,7 +149,7 @@ class Generation:
         framed = self._text.framed_tokens
         self._books.hear(len(self._text.token_ids))
         counts = self._books.counts(_reason(self._outcome), framed)
-        return counts, self._books.attempts(*self._account.held_by, framed)
+        return counts, self._books.parts(framed)
 
     def _take(self) -> Piece | None:
         piece = self._text.take_all()
@@ -211,7 +211,7 @@ class Generation:
     def _open_on(self, instance: str) -> None:
         self._epoch += 1
         self._outcome = None
-        self._books.leave(*self._account.held_by, len(self._text.token_ids))
+        self._books.leave(*self._books.held_by, len(self._text.token_ids))
         credit = None
         if self._credit is not None:
             credit = max(1, self._credit - self._text.waiting_tokens)
@@ -256,6 +256,7 @@ class Generation:
         """The instance has taken it."""
         if self._accepted is None:
             self._accepted = accepted
+        self._books.held_by = (accepted.model, accepted.instance)
         self._deps.retries.taken()
         self._account.accepted(self._index, accepted)
         self._wake.set()

@@ -41,6 +41,7 @@ from seedance.protocol.request import GenerateRequest, within_quota
 from seedance.protocol.stream import StreamMachine, StreamState
 
 if TYPE_CHECKING:
+    from gateway.deps import GatewayDeps
     from gateway.session.identity import SessionIdentity
     from gateway.session.owner import SessionOwner
 
@@ -70,10 +71,7 @@ class _Phase(Enum):
 
 
 class Generation:
-    """Listens to the instance for one stream of one session; `permit` counts it until it ends.
-
-    `listening`: the ear at the one call whose word counts.
-    """
+    """Listens (with `listening`) for one stream of one session; `permit` counts it until it ends."""
 
     def __init__(
         self, owner: SessionOwner, stream: StreamMachine, opening: Opening, permit: Permit
@@ -96,6 +94,10 @@ class Generation:
         self._retry: asyncio.TimerHandle | None = None
         self._span = _begin_span(owner, stream, opening)
         stream.traceparent = self._span.traceparent
+
+    @property
+    def _deps(self) -> GatewayDeps:
+        return self._owner.deps
 
     @property
     def _name(self) -> str:

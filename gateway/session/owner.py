@@ -127,19 +127,21 @@ class SessionOwner:
                 self.deps.metrics.rejected.labels(refusal.code.value).inc()
                 self.step(Refused(refusal, frame.id))
                 return
-        self.step(frame)
-        if self._permit is not None:  # the session itself would not have it
-            self._permit.close()
-            self._permit = None
+        try:
+            self.step(frame)
+        finally:
+            if self._permit is not None:  # the session itself would not have it
+                self._permit.close()
+                self._permit = None
 
     def hear(self, event: SessionEvent) -> None:
-        """As `step`, for what instances say: its text leaves at the end of this turn of the loop."""
+        """As `step`, for what instances say: its text leaves in the next round."""
         for effect in self.machine.step(event, self.deps.clock.monotonic()):
             self._do(effect)
         self.pump_soon()
 
     def pump_soon(self) -> None:
-        """Let text leave at the end of this turn of the loop."""
+        """Let text leave in the next round."""
         if not self.pumping:
             self.pumping = True
             self._registry.pump_soon(self)

@@ -13,6 +13,7 @@ from gateway.session.checkpoint import Checkpointer
 from gateway.session.identity import SessionIdentity, hash_of, read_identity
 from gateway.session.owner import Carrier, SessionOwner
 from gateway.session.restore import restore_machine
+from gateway.session.rounds import Rounds
 from gateway.store.base import StoredSession, StoreUnavailableError
 from gateway.timers import TimerWheel
 from seedance.protocol.errors import CloseCode, ErrorCode, SeedanceError
@@ -57,6 +58,7 @@ class SessionRegistry:
         )
         self._owners: dict[str, SessionOwner] = {}
         self._pumping: list[SessionOwner] = []
+        self._rounds = Rounds(self._pump, deps.clock, settings.coalesce_ms / 1000)
         # A lock lives as long as somebody holds it or waits for it.
         self._resuming: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
@@ -100,14 +102,13 @@ class SessionRegistry:
         return owner
 
     def pump_soon(self, owner: SessionOwner) -> None:
-        """Let its text leave at the end of this turn of the loop, with that of all others."""
+        """Let its text leave with that of all others, in the next round."""
         if not self._pumping:
-            asyncio.get_running_loop().call_soon(self._pump)
+            self._rounds.soon()
         self._pumping.append(owner)
 
-    def _pump(self) -> None:
+    def _pump(self, now: float) -> None:
         owners, self._pumping = self._pumping, []
-        now = self.deps.clock.monotonic()
         for owner in owners:
             try:
                 owner.pump(now)

@@ -143,9 +143,10 @@ def _choose(count: int) -> None:
         _TABLE.choose(affinity_hash(f"user-{index}", "Generate"))
 
 
-def _path(name: str, streams: int, tokens: int) -> Case:
-    path = PathCase(streams, tokens)
-    return Case(name, "token", 16 * streams * tokens, path.run, path.prepare, path.finish)
+def _path(name: str, streams: int, tokens: int, messages: int = 1) -> Case:
+    path = PathCase(streams, tokens, messages)
+    count = 16 * streams * tokens * messages
+    return Case(name, "token", count, path.run, path.prepare, path.finish)
 
 
 CASES = (
@@ -175,7 +176,9 @@ CASES = (
     Case("session machine, token in to numbered frame out", "token", 20_000, _session),
     _path("gateway, 64 streams, a token a frame", 64, 1),
     _path("gateway, 512 streams, a token a frame", 512, 1),
-    _path("gateway, 64 streams, 16 tokens a frame", 64, 16),
+    _path("gateway, 64 streams, 16 tokens a message", 64, 16),
+    _path("gateway, 64 streams, 16 messages a frame", 64, 1, 16),
+    _path("gateway, 512 streams, 4 messages a frame", 512, 1, 4),
     Case("engine policy, 64 streams", "token", 20_000, _engine),
     Case("choose among 64 instances", "choice", 500, _choose),
 )

@@ -110,7 +110,7 @@ def _deps() -> GatewayDeps:
 
 
 class _GatewayPath:
-    """So many sessions with one stream each; `turn(n)` brings each stream `n` tokens in one message."""
+    """So many sessions with one stream each; `turn` brings each stream tokens in a few messages."""
 
     def __init__(self, streams: int) -> None:
         self.deps = _deps()
@@ -181,9 +181,10 @@ class _GatewayPath:
         self._bytes += tokens * len(TEXT)
         return pb.StreamResponse(tokens=columns).SerializeToString()
 
-    async def turn(self, message: bytes) -> None:
-        """Everything that one message makes a gateway do, acknowledgements included."""
-        self.call.receive(pb.StreamResponse.FromString(message))
+    async def turn(self, messages: list[bytes]) -> None:
+        """Everything that these messages make a gateway do in one round, acknowledgements included."""
+        for message in messages:
+            self.call.receive(pb.StreamResponse.FromString(message))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         self._unacknowledged += 1
@@ -201,20 +202,26 @@ class _GatewayPath:
 
 
 class PathCase:
-    """A `Case`'s two halves: the messages are made ahead, and each stream gets `tokens` of each."""
+    """A `Case`'s two halves: the messages are made ahead, and each stream gets `tokens` of each.
 
-    def __init__(self, streams: int, tokens: int) -> None:
-        self._streams, self._tokens = streams, tokens
+    `messages`: so many come before a round lets text leave, as they do with `--coalesce-ms`.
+    """
+
+    def __init__(self, streams: int, tokens: int, messages: int = 1) -> None:
+        self._streams, self._tokens, self._per_round = streams, tokens, messages
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._messages: list[bytes] = []
+        self._turns_ahead: list[list[bytes]] = []
 
     def prepare(self, count: int) -> None:
         """Begin the streams, the first time, and make the next messages."""
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
             self._path = self._loop.run_until_complete(self._begin())
-        turns = max(1, count // (self._streams * self._tokens))
-        self._messages = [self._path.message(self._tokens) for _ in range(turns)]
+        turns = max(1, count // (self._streams * self._tokens * self._per_round))
+        message = self._path.message
+        self._turns_ahead = [
+            [message(self._tokens) for _ in range(self._per_round)] for _ in range(turns)
+        ]
 
     async def _begin(self) -> _GatewayPath:
         path = _GatewayPath(self._streams)
@@ -235,8 +242,8 @@ class PathCase:
             self._loop = None
 
     async def _turns(self) -> None:
-        for message in self._messages:
-            await self._path.turn(message)
+        for messages in self._turns_ahead:
+            await self._path.turn(messages)
 
 
 def _seq_of(text: str) -> int:

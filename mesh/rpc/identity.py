@@ -7,6 +7,7 @@ plainly, for one machine or a network that nobody else is on.
 
 from __future__ import annotations
 
+import functools
 import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,13 +53,16 @@ def read_identity(certificate: str, key: str, authority: str, name: str = "") ->
     )
 
 
+# A process keeps the identity that it began with: files that are being replaced while a channel is
+# opened are no pair for a moment.
+_kept = functools.cache(read_identity)
+
+
 def identity_of(settings: ServiceSettings) -> MeshIdentity | None:
     """A service's identity by its settings, None for plain; files that are wrong end the process."""
     if not settings.mtls_cert:
         return None
     try:
-        return read_identity(
-            settings.mtls_cert, settings.mtls_key, settings.mtls_ca, settings.mtls_name
-        )
+        return _kept(settings.mtls_cert, settings.mtls_key, settings.mtls_ca, settings.mtls_name)
     except OSError as error:
         exit_with(f"--mtls-cert, --mtls-key and --mtls-ca are no identity: {error.strerror}")

@@ -112,7 +112,7 @@ class Delivery:
     def sequenced(self, frame: SequencedFrame, now: float) -> None:
         """Number a frame, keep it, and send it."""
         if type(frame) is Token:
-            self.token(frame, now)
+            self._token(frame, now)
             return
         log = self.log
         if not log.entries:
@@ -124,8 +124,8 @@ class Delivery:
             self.checkpoints.ended(entry.seq)
         self._bound()
 
-    def token(self, frame: Token, now: float) -> None:
-        """`sequenced` at half its cost, since nearly all are tokens."""
+    def _token(self, frame: Token, now: float) -> None:
+        # Nearly all are tokens: this is `sequenced` at half its cost.
         log = self.log
         entries, seq = log.entries, log.next_seq
         if not entries:

@@ -57,7 +57,10 @@ def with_seed(frame: Generate, generation: str) -> Generate:
 
 
 class StreamSet:
-    """Streams by id, in the order in which they were opened; and the ids of those that are over."""
+    """Streams by id, in the order in which they were opened; and the ids of those that are over.
+
+    `full`: the last pump ended for want of room, not of text. `pressed`: what instances of live ones ask.
+    """
 
     def __init__(
         self,
@@ -72,9 +75,7 @@ class StreamSet:
         self._session = session
         self._delivery = delivery
         self._rules = delivery.rules
-        # Whether the last pump ended for want of room, not of text.
         self.full = False
-        # What the instances of live streams ask for, where it is anything.
         self.pressed: dict[str, Pressed] = {}
         self._assigned = 0
         self._turn = 0
@@ -193,22 +194,18 @@ class StreamSet:
 
     def pump(self, now: float) -> None:
         """Frame what may be framed, one frame per stream and round; then give credit."""
-        delivery, turn = self._delivery, self._in_turn()
-        ending = bool(self.pressed)
-        for stream in turn:
-            ending |= stream.state is not StreamState.RUNNING
+        self._turn += 1
+        delivery, turn = self._delivery, _in_turn(self.live, self._turn)
+        ending = self.pressed or any(s.state is not StreamState.RUNNING for s in turn)
         free = delivery.free
         while turn and delivery.link is LinkState.OPEN:
             again = []
             for stream in turn:
-                frame = stream.next_frame(window_open=free > 0)
-                if frame is None:
+                if (frame := stream.next_frame(window_open=free > 0)) is None:
                     continue
                 if type(frame) is Token:
                     stream.stopwatch.frame(now)
-                    delivery.token(frame, now)
-                else:
-                    delivery.sequenced(frame, now)
+                delivery.sequenced(frame, now)
                 free = delivery.free
                 if stream.more:
                     again.append(stream)
@@ -217,15 +214,8 @@ class StreamSet:
         if ending:
             for stream in list(self.live.values()):
                 self._settle(stream, now)
-        self._grant(now)
-
-    def _in_turn(self) -> list[StreamMachine]:
-        """The streams, each time beginning with another: the window's rest is nobody's right."""
-        streams = list(self.live.values())
-        if len(streams) < 2:  # noqa: PLR2004 - one needs no turns
-            return streams
-        self._turn = (self._turn + 1) % len(streams)
-        return streams[self._turn :] + streams[: self._turn]
+            free = delivery.free
+        self._grant(now, free)
 
     def _settle(self, stream: StreamMachine, now: float) -> None:
         """Take a stream to its end as far as it goes: settled, told, forgotten."""
@@ -248,20 +238,18 @@ class StreamSet:
         free = 0 if self._delivery.stalled(now) else self._delivery.free
         return credit_share(free, len(self.live))
 
-    def _grant(self, now: float) -> None:
-        half = credit_share(self._delivery.free, len(self.live)) // 2
+    def _grant(self, now: float, free: int) -> None:
+        delivery, half = self._delivery, credit_share(free, len(self.live)) // 2
         for stream in self.live.values():
             # Nearly always a stream has more than half of its share, and nothing else is asked.
-            if stream.allowed_tokens - len(stream.text.token_ids) <= half:
-                self._grant_to(stream, self._share(now))
-
-    def _grant_to(self, stream: StreamMachine, share: int) -> None:
-        missing = stream.credit_missing(share)
-        # A collected text fills no window: without a connection it would never pause (§4.7).
-        linked = self._delivery.link is not LinkState.DOWN
-        if share and missing > 0 and stream.creditable and (linked or stream.wants.stream):
-            stream.allowed_tokens += missing
-            self._delivery.out.append(Grant(stream.id, missing))
+            if stream.allowed_tokens - len(stream.text.token_ids) > half:
+                continue
+            share = self._share(now)
+            missing, linked = stream.credit_missing(share), delivery.link is not LinkState.DOWN
+            # A collected text fills no window: without a connection it would never pause (§4.7).
+            if share and missing > 0 and stream.creditable and (linked or stream.wants.stream):
+                stream.allowed_tokens += missing
+                delivery.out.append(Grant(stream.id, missing))
 
     def pressure(self, now: float) -> Pressed:
         """The highest level that an instance asks for, or that the client's own window amounts to."""
@@ -306,6 +294,15 @@ class StreamSet:
                 self._delivery.out.append(CancelUpstream(stream.id))
             self._delivery.out.append(Finished(stream.id, stream.reason, stream.usage()))
         self.live.clear()
+
+
+def _in_turn(live: dict[str, StreamMachine], turn: int) -> list[StreamMachine]:
+    """The streams, each time beginning with another: the window's rest is nobody's right."""
+    streams = list(live.values())
+    if len(streams) < 2:  # noqa: PLR2004 - one needs no turns
+        return streams
+    first = turn % len(streams)
+    return streams[first:] + streams[:first]
 
 
 def _own_pressure(delivery: Delivery, now: float) -> Pressed:

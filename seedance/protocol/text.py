@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from json.encoder import encode_basestring
+from typing import Final
 
 from seedance.protocol.events import UpstreamTokens
 from seedance.protocol.frames import TokenLogprob
@@ -53,18 +54,14 @@ class Piece:
         return self.offset + len(self.text.encode())
 
 
-@dataclass(slots=True)
-class _Mark:
-    """Pending text up to byte `end` belongs to the tokens before `token`.
-
-    `lengths`: the bytes of each of the last tokens before it, where they came as one and none of them
-    is without text at the end; empty: all of the text is one token's.
-    """
-
-    start: int
-    end: int
-    token: int
-    lengths: tuple[int, ...] = ()
+# Where pending text begins and ends, and the token before which it belongs; then the bytes of each of
+# the last tokens before that, where they came as one and none of them is without text at the end (empty:
+# all of the text is one token's). A bare tuple, since one is made for each token.
+_Mark = tuple[int, int, int, tuple[int, ...]]
+_START: Final = 0
+_END: Final = 1
+_TOKEN: Final = 2
+_LENGTHS: Final = 3
 
 
 def _inside_code_point(data: bytes | bytearray, at: int) -> bool:
@@ -126,7 +123,7 @@ class TextBuffer:
     @property
     def waiting_tokens(self) -> int:
         """Tokens whose text waits for a frame; a token without text of its own does not wait."""
-        return self._marks[-1].token - self.framed_tokens if self._marks else 0
+        return self._marks[-1][_TOKEN] - self.framed_tokens if self._marks else 0
 
     @property
     def behind(self) -> bool:
@@ -167,7 +164,7 @@ class TextBuffer:
         self._timestamp_ms = tokens.timestamp_ms
         if text:
             pending += text
-            self._marks.append(_Mark(received, received + len(text), len(known), lengths))
+            self._marks.append((received, received + len(text), len(known), lengths))
         return True
 
     def _receive(self, tokens: UpstreamTokens) -> None:
@@ -180,7 +177,7 @@ class TextBuffer:
                 self._logprobs.append((index, logprob))
         if end_byte > received:
             self._pending += tokens.text[received - tokens.offset :]
-            self._marks.append(_Mark(tokens.offset, end_byte, end_token))
+            self._marks.append((tokens.offset, end_byte, end_token, ()))
         elif tokens.text and end_byte <= self.framed_bytes:
             self.whole_tokens = max(self.whole_tokens, end_token)
             self.framed_tokens = max(self.framed_tokens, end_token)
@@ -210,12 +207,12 @@ class TextBuffer:
         if self._logprobs:
             # A frame carries one token's worth then, since those fill it by themselves.
             self._split_first()
-            limit = self._marks[0].end - self.framed_bytes
+            limit = self._marks[0][_END] - self.framed_bytes
         return self._piece(cut(self._pending, limit))
 
     def _all(self, pending: bytearray) -> Piece:
         """All that waits, which fits into a frame however it is escaped."""
-        offset, counted, last = self.framed_bytes, self.framed_tokens, self._marks[-1].token
+        offset, counted, last = self.framed_bytes, self.framed_tokens, self._marks[-1][_TOKEN]
         text = pending.decode("utf-8", "replace")
         if self.digest is not None:
             self.digest.update(pending)
@@ -230,16 +227,16 @@ class TextBuffer:
 
     def _split_first(self) -> None:
         """The first mark as one for each of its tokens that has text."""
-        first = self._marks[0]
-        if not first.lengths:
+        start, end_of_all, last, lengths = self._marks[0]
+        if not lengths:
             return
         self._marks.popleft()
-        at, token, single = first.start, first.token - len(first.lengths), []
-        for length in first.lengths:
+        at, token, single = start, last - len(lengths), list[_Mark]()
+        for length in lengths:
             token += 1
-            end = first.end if token == first.token else at + length
+            end = end_of_all if token == last else at + length
             if end > at:
-                single.append(_Mark(at, end, token))
+                single.append((at, end, token, ()))
             at = end
         self._marks.extendleft(reversed(single))
 
@@ -268,15 +265,15 @@ class TextBuffer:
         del self._pending[:size]
         self.framed_bytes += size
         marks = self._marks
-        while marks and marks[0].end <= self.framed_bytes:
-            self.whole_tokens = marks.popleft().token
+        while marks and marks[0][_END] <= self.framed_bytes:
+            self.whole_tokens = marks.popleft()[_TOKEN]
             self.framed_tokens = max(self.framed_tokens, self.whole_tokens)
-        if marks and marks[0].start < self.framed_bytes:
-            if marks[0].lengths:
+        if marks and marks[0][_START] < self.framed_bytes:
+            if marks[0][_LENGTHS]:
                 self._split_first()
                 self._advance(0)
                 return
-            self.framed_tokens = max(self.framed_tokens, marks[0].token)
+            self.framed_tokens = max(self.framed_tokens, marks[0][_TOKEN])
 
     def _take_logprobs(self) -> tuple[TokenLogprob, ...]:
         taken = []
@@ -288,7 +285,7 @@ class TextBuffer:
         """Raise `AssertionError` when an invariant does not hold (tests call it at each step)."""
         assert self.whole_tokens <= self.framed_tokens or not self._marks  # noqa: S101
         assert bool(self._marks) == bool(self._pending)  # noqa: S101
-        assert not self._marks or self._marks[-1].end == self.received_bytes  # noqa: S101
+        assert not self._marks or self._marks[-1][_END] == self.received_bytes  # noqa: S101
         assert self.whole_tokens <= len(self.token_ids)  # noqa: S101
 
 

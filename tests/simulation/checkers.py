@@ -31,7 +31,7 @@ class Watch:
     breached: asyncio.Event = field(default_factory=asyncio.Event)
     claimed_epochs: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     seen_epochs: dict[str, int] = field(default_factory=dict)
-    # Whether a gateway may have been lost with what the store did not know (§4.8).
+    # Whether the store was away: a gateway that goes on from memory cannot know what it has given (§4.6).
     forgets: Callable[[], bool] = lambda: False
 
     def breach(self, what: str) -> None:

@@ -35,6 +35,7 @@ from router.config import RouterSettings
 from router.service import RouterService
 from seedance.protocol.connection import Deliver
 from seedance.protocol.effects import Send
+from seedance.protocol.json_codec import plain_ack
 from seedance.v2 import router_pb2, router_pb2_grpc
 from tests.simulation.checkers import ConnectionWatch, Watch
 from tests.simulation.loop import Host, HostClock
@@ -81,6 +82,13 @@ class _WatchedConnection(Connection):
         if isinstance(effect, Deliver):
             self._watch.received(effect.event)
         super()._do(effect)
+
+    def _on_small(self, message: bytes) -> bool:
+        ack = plain_ack(message)
+        taken = super()._on_small(message)
+        if taken and ack is not None:
+            self._watch.received(ack)
+        return taken
 
     async def _take_over(self, resume: Any) -> None:
         self._watch.received(resume)

@@ -14,6 +14,7 @@ from unittest import mock
 
 import grpc.aio
 
+from tests.simulation.apart import Part
 from tests.simulation.checkers import Watch, WatchedLogs
 from tests.simulation.faults import Faults
 from tests.simulation.loop import Host, HostClock, VirtualLoop
@@ -70,7 +71,7 @@ class World:
         ]
         self.ledger = Ledger(self.store, watch)
         self.faults = Faults(self, dice)
-        watch.forgets = lambda: self.faults.apart.may_lose_sessions
+        watch.forgets = lambda: Part.STORE in self.faults.apart.happened
         self.dice = dice
 
     # ------------------------------------------------------------ processes

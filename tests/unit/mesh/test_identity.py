@@ -46,3 +46,15 @@ def test_files_that_do_not_fit_end_the_start(
         identity_of(settings)
     assert ended.value.code == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_files_that_are_replaced_change_nothing_for_who_runs(tmp_path: Path) -> None:
+    """A question to another service while certificates are renewed does not end the one that asks."""
+    authority = Authority(tmp_path)
+    pair = authority.issue("service")
+    settings = ServiceSettings(
+        mtls_cert=pair.certificate, mtls_key=pair.key, mtls_ca=authority.file
+    )
+    begun = identity_of(settings)
+    Path(pair.key).write_text("half of a ne")
+    assert identity_of(settings) is begun

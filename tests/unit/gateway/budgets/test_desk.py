@@ -153,3 +153,49 @@ async def test_who_is_followed_is_settled_by_the_follower() -> None:
         await wait_until(lambda: follower.tokens)
         follower.spending.settle(Usage(4, 0, 9))
         await wait_until(lambda: store.accounts["acme//tokens/ever/ever"].spent == 13)
+
+
+async def test_a_streams_fault_is_its_own() -> None:
+    """A host that fails when it is funded, and again when it is ended for that, stops nobody else."""
+
+    class _Broken(_Host):
+        def funded(self) -> None:
+            raise ZeroDivisionError
+
+        def cut(self, error: SeedanceError) -> None:
+            super().cut(error)
+            raise ZeroDivisionError
+
+    store = MemoryBudgets(SystemClock())
+    async with _desk(store) as desk:
+        broken = _Broken(desk.open("a", "acme", "", 0, resume_ttl_s=None))
+        broken.spending.call(0, 100)
+        broken.spending.begin(4, "m")
+        await wait_until(lambda: broken.error)
+        assert broken.error is not None
+        assert broken.error.code is ErrorCode.INTERNAL
+        other = _begin(desk, "b")
+        await wait_until(lambda: other.tokens)
+        broken.spending.settle(Usage(4, 0, 0))
+        await wait_until(lambda: store.accounts["acme//tokens/ever/ever"].spent == 4)
+
+
+async def test_a_gateway_that_ends_settles_what_was_on_its_way() -> None:
+    """An exchange that is cut off by the end is made again: what it told are totals."""
+    began = asyncio.Event()
+
+    class _Slow(MemoryBudgets):
+        async def apply(self, account: AccountName, requests: Sequence[Hold | Settle]) -> Answers:
+            settles = any(isinstance(request, Settle) for request in requests)
+            if settles and not began.is_set():
+                began.set()
+                await asyncio.Event().wait()
+            return await super().apply(account, requests)
+
+    store = _Slow(SystemClock())
+    async with _desk(store) as desk:
+        host = _begin(desk, "a")
+        await wait_until(lambda: host.tokens)
+        host.spending.settle(Usage(4, 0, 3))
+        await began.wait()
+    assert store.accounts["acme//tokens/ever/ever"].spent == 7

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.budgets.account import Answer, Verdict
+from gateway.budgets.account import Answer, Settle, Verdict
 from gateway.budgets.model import Tariff
 from gateway.budgets.purse import (
     AHEAD_TOKENS,
@@ -145,3 +145,12 @@ def test_a_call_begins_with_what_is_paid_for() -> None:
     purse.step(Received(12), 0.1)
     assert purse.call(12, 32) == 8
     assert purse.call(12, 4) == 4
+
+
+def test_prices_that_come_after_the_end_are_those_of_the_settling() -> None:
+    """A stream that goes on here while metering is away is cut; what it cost is charged all the same."""
+    purse = Purse("s")
+    assert purse.step(Tick(), 0.0) == []
+    assert purse.step(Tick(), UNFUNDED_WAIT_MAX_S) == [Cut(ErrorCode.UNAVAILABLE)]
+    assert purse.step(Begin(PROMPT, [("a", Tariff())]), 60.0) == []
+    assert purse.settle(Usage(PROMPT, 0, 3)) == [("a", Settle("s", PROMPT + 3))]

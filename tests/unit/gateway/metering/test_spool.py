@@ -98,7 +98,7 @@ def test_the_spool_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_disk_that_takes_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half a record is the end of its segment: what follows goes into a new one and is found."""
+    """Half a record is cut off before anything follows; trying for long opens no more files."""
     spool = Spool(tmp_path, "one")
     spool.append([event("a")])
     real = os.write
@@ -108,9 +108,48 @@ def test_a_disk_that_takes_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("gateway.metering.spool.os.write", failing)
-    with pytest.raises(SpoolFullError):
-        spool.append([event("b")])
+    for _ in range(3):
+        with pytest.raises(SpoolFullError):
+            spool.append([event("b")])
     monkeypatch.undo()
+    assert len(list(tmp_path.iterdir())) == 1
     spool.append([event("c")])
     dead(spool)
-    assert sorted(names_left(tmp_path)) == ["a", "c"]
+    assert names_left(tmp_path) == ["a", "c"]
+
+
+def test_a_disk_that_takes_no_more_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A segment that cannot be begun is a full spool, and one that cannot be deleted is no fault."""
+    monkeypatch.setattr("gateway.metering.spool.SEGMENT_BYTES_MAX", 20)
+    spool = Spool(tmp_path, "one")
+    spool.append([event("a")])
+
+    def failing(*_: object, **__: object) -> int:
+        raise OSError(30, "Read-only file system")
+
+    with monkeypatch.context() as broken:
+        broken.setattr("gateway.metering.spool.os.open", failing)
+        with pytest.raises(SpoolFullError):
+            spool.append([event("b")])
+    assert spool.append([event("b")]) != 0
+    with monkeypatch.context() as broken:
+        broken.setattr(Path, "unlink", failing)
+        spool.settle(0)
+    spool.close()
+
+
+def test_gateways_that_start_together_on_one_folder(tmp_path: Path) -> None:
+    """A segment that another one takes up and deletes meanwhile is passed by; new ones are locked from the first."""
+    for name in ("one", "two"):
+        spool = Spool(tmp_path, name)
+        spool.append([event(name)])
+        dead(spool)
+    first, second = Spool(tmp_path, "first"), Spool(tmp_path, "second")
+    looking = first.left_behind()
+    path, _ = next(looking)
+    for taken, _ in second.left_behind():
+        if taken != path:
+            second.forget(taken)
+    assert list(looking) == []
+    first.close()
+    second.close()

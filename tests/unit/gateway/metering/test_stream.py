@@ -67,3 +67,14 @@ def test_a_stream_that_moves_on_is_divided() -> None:
     counts = books.counts("stop", framed=24)
     assert (counts.heard, counts.computed, discarded_of(counts)) == (25, 25, 1)
     assert books.attempts(*THREE, 24) == (Attempt(*ONE, 10), Attempt(*THREE, 14))
+
+
+def test_a_count_goes_with_the_instance_that_gave_it() -> None:
+    """What one that sent the stream elsewhere had counted is no word of the next, which says none."""
+    books = StreamBooks()
+    books.hear(50)
+    books.told = 50
+    books.leave(*ONE, 50)
+    books.hear(250)
+    counts = books.counts("unavailable", framed=250)
+    assert (counts.computed, discarded_of(counts)) == (None, 0)

@@ -131,6 +131,31 @@ async def test_an_instance_that_dies_takes_no_choice_with_it() -> None:
     assert scene.bills()[0]["completion_tokens"] == 63
 
 
+async def test_the_bill_names_who_made_which_choice() -> None:
+    """A choice that ended before its instance died was made there, whatever took the others later."""
+    long = 20 * CREDIT_TOKENS
+    scene = Scene(lambda request: [b"x"] * (long if request.sampling.choice else 20))
+    choices = scene.choices(2)
+    first = (await choices.open()).instance
+    held = asyncio.Event()
+
+    async def read(index: int, generation: Generation) -> None:
+        if index == 1:
+            await held.wait()
+            await wait_until(lambda: scene.cluster.computed == 20 + CREDIT_TOKENS)
+            scene.cluster.kill(first)
+        await _read(index, generation)
+        held.set()
+
+    await choices.each(read)
+    await choices.close()
+    (bill,) = scene.bills()
+    made = {one["instance"]: one["completion_tokens"] for one in bill["attempts"]}
+    assert set(made) == {"i-0", "i-1"}
+    assert sum(made.values()) == bill["completion_tokens"] == 20 + long
+    assert made[first] == 20 + CREDIT_TOKENS
+
+
 async def test_a_choice_that_fails_fails_all() -> None:
     """The error is raised as it came, the others end, and the bill names the failure."""
 

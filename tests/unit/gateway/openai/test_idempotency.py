@@ -119,6 +119,35 @@ async def test_repeats_join_while_it_runs(stream: bool) -> None:
         assert len(await mesh.bills()) == 1
 
 
+async def test_a_first_reader_that_takes_nothing_stops_no_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is let go as one who left: the run goes on, and who asks again has it all, billed once."""
+    monkeypatch.setattr(recording, "STALL_S", 0.02)
+    let_go = asyncio.Event()
+
+    class Stalled(Client):
+        async def send(self, message: Any) -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                let_go.set()
+
+    async with running_mesh(FakeCluster(lambda _: [b"~"] * TOKENS, auto=False)) as mesh:
+        first = Stalled(mesh.one, stream=True)
+        await wait_until(lambda: mesh.runs == 1)
+        mesh.cluster.step()
+        await let_go.wait()
+        mesh.cluster.auto = True
+        mesh.cluster.schedule()
+        again = Client(mesh.one, stream=True)
+        await asyncio.gather(first.answered, again.answered)
+        assert again.received.count(b"~") == TOKENS
+        assert mesh.runs == 1
+        (bill,) = await mesh.bills()
+        assert bill["completion_tokens"] == TOKENS
+
+
 async def test_another_request_under_the_key_is_refused() -> None:
     """422 that names the header, while the first runs and afterwards, on every gateway."""
     async with running_mesh(FakeCluster(lambda _: [b"~"] * TOKENS)) as mesh:

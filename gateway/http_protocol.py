@@ -12,7 +12,7 @@ import ipaddress
 from collections.abc import Sequence
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from gateway.addresses import AddressLimit
 
@@ -45,6 +45,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._head_timer: asyncio.TimerHandle | None = None
         self._taking_timer: asyncio.TimerHandle | None = None
         self._counted: str | None = None
+        self._answering: RequestResponseCycle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn's
         """Begin to wait for the first head."""
@@ -80,7 +81,15 @@ class HttpProtocol(HttpToolsProtocol):
         self._stop_waiting()
         self._cut_off_after(None)
         self._count_no_more()
+        self._tell_gone()
         super().connection_lost(exc)
+
+    def _tell_gone(self) -> None:
+        # uvicorn tells the latest request alone, which may wait behind the one that is answered.
+        answering = self._answering
+        if answering is not None and not answering.response_complete:
+            answering.disconnected = True
+            answering.message_event.set()
 
     def pause_writing(self) -> None:
         """The buffer is full: who reads nothing is cut off in the end."""
@@ -128,9 +137,17 @@ class HttpProtocol(HttpToolsProtocol):
             self._await_head()
 
     def on_headers_complete(self) -> None:
-        """The head is there."""
+        """The head is there; a request that came while another is answered waits behind it."""
         self._stop_waiting()
         super().on_headers_complete()
+        if not self.pipeline:
+            self._answering = self.cycle
+
+    def on_response_complete(self) -> None:
+        """The next request that waits is answered."""
+        if self.pipeline:
+            self._answering = self.pipeline[-1][0]
+        super().on_response_complete()
 
     def _await_head(self) -> None:
         self._head_bytes = 0

@@ -140,20 +140,22 @@ class RedisLeases:
 
     async def renew(self, wants: Sequence[Want]) -> list[float]:
         """See the base; one round trip."""
-        pipe = self._redis.pipeline(transaction=False)
-        for want in wants:
-            key = f"seedance:lease:{{{want.tenant}}}:{want.limit}"
-            arguments: list[str | float] = [
-                self._gateway,
-                want.total,
-                want.demand,
-                _TTL_MS,
-                want.sure,
-                PART_MIN if want.whole else -1,
-            ]
-            await self._script(keys=[key], args=arguments, client=pipe)
         try:
-            async with asyncio.timeout(COMMAND_TIMEOUT_S):
+            async with (
+                asyncio.timeout(COMMAND_TIMEOUT_S),
+                self._redis.pipeline(transaction=False) as pipe,
+            ):
+                for want in wants:
+                    key = f"seedance:lease:{{{want.tenant}}}:{want.limit}"
+                    arguments: list[str | float] = [
+                        self._gateway,
+                        want.total,
+                        want.demand,
+                        _TTL_MS,
+                        want.sure,
+                        PART_MIN if want.whole else -1,
+                    ]
+                    await self._script(keys=[key], args=arguments, client=pipe)
                 return [float(reply) for reply in await pipe.execute()]
         except (RedisError, OSError) as error:
             raise StoreUnavailableError(type(error).__name__) from error

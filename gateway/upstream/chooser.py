@@ -75,19 +75,27 @@ class Chooser:
         key = affinity_hash(where.user, METHOD)
         goes = wants_canary(canary, key, asked=where.canary)
         holders = list(self.prefixes.holders(where.prefix))
-        for table in self._tables_for(where, canary=goes):
-            chosen = self._take(table, key, holders, where.exclude)
+        for kind in self._kinds_for(where, canary=goes):
+            table = self._table(kind)
+            probing = kind.fitness is not Fitness.ILL
+            chosen = self._take(table, key, holders, where.exclude, probing=probing)
             if chosen is not None:
                 table.add(chosen)
                 return chosen
         return None
 
     def _take(
-        self, table: Table, key: int, holders: list[Collection[str]], exclude: frozenset[str]
+        self,
+        table: Table,
+        key: int,
+        holders: list[Collection[str]],
+        exclude: frozenset[str],
+        *,
+        probing: bool,
     ) -> str | None:
-        """The rule's choice; one that is half-open only when its turn for a probe has come."""
+        """The rule's choice; `probing`: one that is half-open only when its turn for a probe has come."""
         best = table.choose(key, holders, exclude)
-        if best is None or not self._half_open(best.id):
+        if best is None or not probing or not self._half_open(best.id):
             return best.id if best else None
         if self._members[best.id].breaker.take_probe():
             return best.id
@@ -99,13 +107,13 @@ class Chooser:
     def _half_open(self, instance_id: str) -> bool:
         return self._members[instance_id].breaker.state is BreakerState.HALF_OPEN
 
-    def _tables_for(self, where: Where, *, canary: bool) -> Iterator[Table]:
+    @staticmethod
+    def _kinds_for(where: Where, *, canary: bool) -> Iterator[_Kind]:
         for fitness in (Fitness.WELL, Fitness.FULL, Fitness.ILL):
             for group in (True, False) if canary else (False,):
-                yield self._table(_Kind(where.model, where.instance_class, group, fitness))
+                yield _Kind(where.model, where.instance_class, group, fitness)
         if not canary:
-            kind = _Kind(where.model, where.instance_class, canary=True, fitness=Fitness.ILL)
-            yield self._table(kind)
+            yield _Kind(where.model, where.instance_class, canary=True, fitness=Fitness.ILL)
 
     def _table(self, kind: _Kind) -> Table:
         table = self._tables.get(kind)

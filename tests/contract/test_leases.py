@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Protocol
@@ -145,6 +147,31 @@ async def test_a_store_that_is_away_is_said_so() -> None:
     with pytest.raises(StoreUnavailableError):
         await leases.renew([Want("acme", "requests", 1, 1)])
     await leases.close()
+
+
+async def test_a_store_that_does_not_answer_leaves_nothing_open(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was begun is given back; the log has no complaint of the library's."""
+    monkeypatch.setattr("gateway.store.leases.COMMAND_TIMEOUT_S", 0.05)
+
+    async def hear(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(4096):
+            writer.write(
+                b"+OK\r\n" * data.count(b"CLIENT")
+            )  # it is a store, until something is asked
+        writer.close()
+
+    silent = await asyncio.start_server(hear, "127.0.0.1", 0)
+    host, port = silent.sockets[0].getsockname()
+    leases = RedisLeases(f"redis://{host}:{port}", "g")
+    with pytest.raises(StoreUnavailableError):
+        await leases.renew([Want("acme", "requests", 1, 1)])
+    gc.collect()
+    await leases.close()
+    silent.close()
+    await silent.wait_closed()
+    assert not caplog.records
 
 
 Steps = st.lists(

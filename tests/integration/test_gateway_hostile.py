@@ -205,3 +205,24 @@ async def test_whole_messages_leave_no_piece() -> None:
             await client.send(type="ping", t=number)
             await client.until("pong")
         assert connection.piece_at is None
+
+
+async def test_who_leaves_behind_a_second_request_is_noticed_at_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A request that waits behind another on its connection does not hide that the client has gone (CASES 26)."""
+    cluster = FakeCluster(auto=False)
+    async with running_gateway(FakeUpstream(cluster)) as gateway:
+        _, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+        body = b'{"prompt":"p","stream":true}'
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
+        writer.write((head + body) * 2)
+        await wait_until(lambda: cluster.running)
+        writer.transport.abort()
+        http = gateway.server.server_state.connections
+        await wait_until(lambda: not http)
+        await asyncio.sleep(0)  # whoever was told has its turn
+        computed = cluster.computed
+        cluster.step()
+        assert (cluster.running, cluster.computed) == (0, computed)
+    assert not caplog.records

@@ -75,6 +75,12 @@ def _open(scene: _Scene) -> None:
     scene.members["i0"].breaker.state = BreakerState.OPEN
 
 
+def _half_open(scene: _Scene) -> None:
+    for member in scene.members.values():
+        member.breaker.state = BreakerState.HALF_OPEN
+        member.breaker.take_probe()  # somebody else's turn it was
+
+
 def _ejected(scene: _Scene) -> None:
     scene.members["i0"].ejection._wait_s = 1e6
     _eject(scene, "i0")
@@ -106,6 +112,13 @@ def test_an_unfit_one_is_better_than_nobody(fault: Callable[[_Scene], None], is_
     scene = _Scene(1)
     fault(scene)
     assert scene.chooser.choose(USERS[0], scene.canary) == ("i0" if is_used else None)
+
+
+def test_where_all_are_half_open_everybody_is_sent_somewhere() -> None:
+    """What a gateway that stood still suspects of all its instances refuses nobody."""
+    scene = _Scene()
+    _half_open(scene)
+    assert set(scene.sent()) == {"i0", "i1", "i2", "i3"}
 
 
 def test_a_change_that_is_told_counts_at_once() -> None:

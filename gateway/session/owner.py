@@ -130,9 +130,8 @@ class SessionOwner:
         try:
             self.step(frame)
         finally:
-            if self._permit is not None:  # the session itself would not have it
-                self._permit.close()
-                self._permit = None
+            _give_back(self._permit)  # where the session itself would not have it
+            self._permit = None
 
     def hear(self, event: SessionEvent) -> None:
         """As `step`, for what instances say: its text leaves in the next round."""
@@ -168,8 +167,8 @@ class SessionOwner:
 
     def on_time(self, _now: float) -> None:
         """A deadline of the machine may have come (called by the timer wheel)."""
-        carrier = self.carrier
-        self.step(Tick() if carrier is None else Tick(carrier.idle, carrier.piece_at))
+        at = self.carrier
+        self.step(Tick(at.idle, at.piece_at) if at else Tick())
 
     def _arm(self, now: float) -> None:
         at = None if self.machine.over else self.machine.deadline(now)
@@ -253,13 +252,12 @@ class SessionOwner:
 
     def adopt(self, stream: str, opening: Opening) -> None:
         """A stream of a former owner, out of the store."""
-        machine = self.machine.streams.live[stream]
-        permit = self.deps.tenants.adopt(self.identity.tenant)
+        machine, tenants = self.machine.streams.live[stream], self.deps.tenants
+        permit = tenants.adopt(self.identity.tenant)
         self._generations[stream] = generation_of(self, machine, opening, permit)
 
     def _opening(self, stream: str) -> Opening | None:
-        generation = self._generations.get(stream)
-        return None if generation is None else generation.opening
+        return self._generations[stream].opening if stream in self._generations else None
 
     def _close(self, code: CloseCode, reason: str) -> None:
         carrier, self.carrier = self.carrier, None
@@ -349,3 +347,8 @@ def _tell(
 
 def _opened(write: SessionWrite) -> tuple[str, ...]:
     return tuple([stream.id for stream in write.streams if stream.opened is not None])
+
+
+def _give_back(permit: Permit | None) -> None:
+    if permit is not None:
+        permit.close()

@@ -159,9 +159,9 @@ class Delivery:
 
     def replay(self, last_seq: int, now: float) -> None:
         """Send what follows `last_seq` on a new connection: all of it was in flight before."""
-        self.log.acknowledge(last_seq + 1)
-        self.window.cover(len(self.log.entries))
-        for entry in self.log.replay_after(last_seq, now):
+        again = self.log.replay_after(last_seq, now)
+        self.window.cover(len(again))
+        for entry in again:
             self._send(entry)
 
     def checkpoint(self, now: float) -> None:

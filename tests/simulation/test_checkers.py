@@ -93,10 +93,10 @@ def _bills_what_was_computed(patch: pytest.MonkeyPatch) -> None:
 def _epoch_stays(patch: pytest.MonkeyPatch) -> None:
     find = SessionRegistry._find
 
-    async def stale(self: Any, resume: Any) -> Any:
-        owner = await find(self, resume)
+    async def stale(self: Any, resume: Any, tenant: str) -> Any:
+        owner, confirmed = await find(self, resume, tenant)
         owner.epoch = 1
-        return owner
+        return owner, confirmed
 
     patch.setattr(SessionRegistry, "_find", stale)
 

@@ -22,7 +22,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 REPEAT = 25
 TEXT = (b"".join(SPLIT_WORDS) * REPEAT).decode()
 TOKENS = len(SPLIT_WORDS) * REPEAT
-GATEWAY_KILLS = 20
+# Hundreds of them are `make chaos KINDS=kill-gateway`.
+GATEWAY_KILLS = 8
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +69,7 @@ def _ready(mesh: LocalMesh) -> None:
 
 
 def test_a_killed_gateway_costs_no_byte(mesh: LocalMesh) -> None:
-    """CASES 62: 20 times a gateway dies mid-stream; the SDK resumes on the other, text identical."""
+    """CASES 62: time and again a gateway dies mid-stream; the SDK resumes on the other, text identical."""
     before = _usage(mesh)["completion_tokens"]
     for run in range(GATEWAY_KILLS):
         _ready(mesh)

@@ -7,7 +7,7 @@ import contextlib
 import json
 import signal
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -181,21 +181,26 @@ async def test_a_client_comes_back_to_its_gateway(
         assert len(moved) <= 1  # a share of the ring's bound, where there are so few
 
 
+async def _text_is_whole(face: Face, dt_ms: int, part: Callable[[], Awaitable[None]]) -> None:
+    """Read an answer through the edge, while its gateway parts from the client in mid-stream."""
+    text, number = "", 0
+    async with AsyncSeedanceClient(face.edge.url, ca_cert=face.edge.authority.file) as client:
+        messages = script_messages(SPLIT_WORDS, dt_ms=dt_ms, repeat=REPEAT)
+        async for chunk in client.chat(messages=messages):
+            text += chunk.delta
+            number += 1
+            if number == 20:
+                await part()
+    assert text == TEXT
+
+
 async def test_a_killed_gateway_behind_it_costs_no_byte(
     program: str, tmp_path: Path, valkey: TestStore
 ) -> None:
     """CASES 62: `kill -9` in the middle of a stream; the SDK comes back through the edge and resumes."""
     async with _face(program, tmp_path, valkey) as face:
         carrier = face.gateways[await face.server()]
-        text, number = "", 0
-        async with AsyncSeedanceClient(face.edge.url, ca_cert=face.edge.authority.file) as client:
-            messages = script_messages(SPLIT_WORDS, dt_ms=5, repeat=REPEAT)
-            async for chunk in client.chat(messages=messages):
-                text += chunk.delta
-                number += 1
-                if number == 20:
-                    await carrier.kill()
-        assert text == TEXT
+        await _text_is_whole(face, 5, carrier.kill)
         left = {name for name, gateway in face.gateways.items() if gateway is not carrier}
         assert {await face.server() for _ in range(4)} == left
 
@@ -206,15 +211,11 @@ async def test_a_draining_gateway_hands_its_clients_over(
     """SIGTERM: `goaway` passes the edge, and the stream goes on at the other gateway, whole."""
     async with _face(program, tmp_path, valkey) as face:
         carrier = face.gateways[await face.server()]
-        text, number = "", 0
-        async with AsyncSeedanceClient(face.edge.url, ca_cert=face.edge.authority.file) as client:
-            messages = script_messages(SPLIT_WORDS, dt_ms=10, repeat=REPEAT)
-            async for chunk in client.chat(messages=messages):
-                text += chunk.delta
-                number += 1
-                if number == 20:
-                    carrier.send(signal.SIGTERM)
-        assert text == TEXT
+
+        async def asked_to_go() -> None:
+            carrier.send(signal.SIGTERM)
+
+        await _text_is_whole(face, 10, asked_to_go)
         assert await carrier.stop() == 0
 
 

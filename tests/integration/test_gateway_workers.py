@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import signal
+import sys
 import urllib.request
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -157,7 +158,7 @@ async def test_a_port_in_use_is_one_line() -> None:
     async with _workers() as gateway:
         port = gateway.address.rpartition(":")[2]
         process = await asyncio.create_subprocess_exec(
-            *("python", "-m", "gateway", "--port", port, "--workers", "2"),
+            *(sys.executable, "-m", "gateway", "--port", port, "--workers", "2"),
             *("--redis", "redis://127.0.0.1:1/0", "--instances", "127.0.0.1:1"),
             stderr=asyncio.subprocess.PIPE,
         )

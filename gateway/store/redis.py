@@ -102,6 +102,9 @@ class RedisStore(RedisNotes):
     ) -> None:
         self._redis = open_store(url, command_timeout_s=None)  # `_exchange` has a limit
         self._belief = StoreBelief(clock, settle_s)
+        # Between two commits: the pool asks a connection each time whether it is still good, which costs
+        # more than to send a commit. One that is not any more is noticed by who commits, and tries again.
+        self._resting: AbstractConnection | None = None
         self._resume_ttl_s = resume_ttl_s
 
     async def commit(self, writes: Sequence[SessionWrite]) -> CommitResult:
@@ -114,7 +117,7 @@ class RedisStore(RedisNotes):
                 for first in range(0, len(batch), SCRIPT_SESSIONS_MAX)
             ]
             commands = [*map(self._commit_command, parts), *self._watch_commands(batch)]
-            replies = await self._run(commands)
+            replies = await self._run(commands, rested=True)
             said = itertools.chain.from_iterable(replies[: len(parts)])
             refused += [
                 (w.session, verdict) for w, verdict in zip(batch, said, strict=True) if verdict
@@ -276,22 +279,22 @@ class RedisStore(RedisNotes):
         await self.generation_mark()
         self._belief.check_lacking(session)
 
-    async def _run(self, commands: Sequence[Command]) -> list[Reply]:
+    async def _run(self, commands: Sequence[Command], *, rested: bool = False) -> list[Reply]:
         """`_answers`, where a command that cannot be carried out is `StoreUnavailableError`, too."""
-        replies = await self._answers(commands)
+        replies = await self._answers(commands, rested=rested)
         for reply in replies:
             if isinstance(reply, ResponseError):
                 raise StoreUnavailableError(str(reply)) from reply
         return replies
 
-    async def _answers(self, commands: Sequence[Command]) -> list[Reply]:
+    async def _answers(self, commands: Sequence[Command], *, rested: bool = False) -> list[Reply]:
         """Send all commands in one write and read their replies; some may be a `ResponseError`.
 
         Any fault of connection or server is `StoreUnavailableError`. Scripts that the server does
         not have are loaded, and only the calls that it refused for that are made again.
         """
         try:
-            replies = await self._exchange(commands)
+            replies = await self._exchange(commands, rested=rested)
             unknown = [i for i, r in enumerate(replies) if isinstance(r, NoScriptError)]
             if unknown:
                 await self._exchange([("SCRIPT", "LOAD", text) for text in SCRIPTS.values()])
@@ -315,21 +318,31 @@ class RedisStore(RedisNotes):
             _log.warning("the store is away: %s", why)
         return StoreUnavailableError(why)
 
-    async def _exchange(self, commands: Sequence[Command]) -> list[Reply]:
+    async def _exchange(self, commands: Sequence[Command], *, rested: bool = False) -> list[Reply]:
         # Packed in C and written at once: a pipeline object costs several times as much per call.
         packed = b"".join(pack_command(command) for command in commands)  # type: ignore[arg-type] # its stub knows no tuples of several
         pool = self._redis.connection_pool
         async with asyncio.timeout(COMMAND_TIMEOUT_S):
-            connection: AbstractConnection = await pool.get_connection()  # type: ignore[no-untyped-call]
+            connection = await self._connection(rested=rested)
             try:
                 await connection.send_packed_command(packed, check_health=False)
-                return [await _read(connection) for _ in commands]
+                replies = [await _read(connection) for _ in commands]
             except BaseException:
                 # Also when cancelled: replies that nobody read must not answer the next command.
                 await connection.disconnect(nowait=True)
-                raise
-            finally:
                 await pool.release(connection)
+                raise
+            if rested and self._resting is None:
+                self._resting = connection
+            else:
+                await pool.release(connection)
+            return replies
+
+    async def _connection(self, *, rested: bool) -> AbstractConnection:
+        if rested and self._resting is not None:
+            connection, self._resting = self._resting, None
+            return connection
+        return await self._redis.connection_pool.get_connection()  # type: ignore[no-untyped-call, no-any-return]
 
 
 def _is_of_the_server(error: str) -> bool:

@@ -246,7 +246,10 @@ class FrontDesk:
                     self.settle(generation)
                     self.emitter.touch(generation)
             case Cancel():
+                # Who wants no more gives no more credit, and its end must not wait for that.
+                generation.limit = None
                 self.finish(generation, now, reason=FinishReason.CANCELLED)
+                self.emitter.touch(generation)
             case Release():
                 if generation.ended:
                     if generation.stream is not None and not generation.end_sent:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from gateway.billing.plans import plans_of
 from gateway.budgets.desk import BudgetDesk, BudgetsOf
 from gateway.budgets.model import Budget, read_budgets
 from gateway.budgets.prices import PlanPrices
 from gateway.config import GatewaySettings
 from gateway.http_errors import HttpError
-from gateway.openai.billing import plans_of
 from gateway.store.budgets import BudgetStore, MemoryBudgets, RedisBudgets
 from gateway.tenants.desk import Tenants
 from mesh.clock import Clock

@@ -26,14 +26,14 @@ __all__ = ["everything", "tracing"]
 ROUNDS, WHOLE_ROUNDS, SHORT_ROUNDS = 15, 9, 60
 SHORT_TOKENS = 8
 # The share of requests that is traced, and the share of the throughput that this may cost.
-LOSS_MAX = {0.0: 0.01, 0.05: 0.02, 1.0: 0.08}
+LOSS_MAX = {"off": 0.01, "5 %": 0.02, "100 %": 0.08}
 EVERYTHING_MAX_US = 4.0
 RESUME_TTL_S = 120.0
 _LOAD = f"{SESSIONS} streams, answers of {ANSWER_TOKENS} tokens"
 
 
 async def tracing(_data: Path) -> AsyncIterator[Figure]:
-    """No spans at all beside spans of none, some and all requests, exported to a process near by.
+    """No spans at all beside no collector, and spans of some and of all requests sent to one near by.
 
     A request has the same spans whatever it says: what they cost is measured on short answers, where it
     can be seen, and is a share of what a long one costs.
@@ -41,19 +41,17 @@ async def tracing(_data: Path) -> AsyncIterator[Figure]:
     with span_sink() as sink:
         whole = AnswersPath("whole", NoTracing())
         none = AnswersPath("none", NoTracing(), answer_tokens=SHORT_TOKENS)
-        traced = [
-            AnswersPath(
-                f"{ratio:.0%}",
-                Tracing("gateway", "bench", endpoint=sink, ratio=ratio),
-                answer_tokens=SHORT_TOKENS,
-            )
-            for ratio in LOSS_MAX
-        ]
+        tracings = {
+            "off": Tracing("gateway", "bench"),
+            "5 %": Tracing("gateway", "bench", endpoint=sink, ratio=0.05),
+            "100 %": Tracing("gateway", "bench", endpoint=sink),
+        }
+        traced = [AnswersPath(n, t, answer_tokens=SHORT_TOKENS) for n, t in tracings.items()]
         await in_turns([whole], WHOLE_ROUNDS)
         await in_turns([none, *traced], SHORT_ROUNDS)
         answer = quiet(whole.us_per_token) * ANSWER_TOKENS
-        for path, most in zip(traced, LOSS_MAX.values(), strict=True):
-            yield _loss(path, none, answer, most)
+        for path in traced:
+            yield _loss(path, none, answer, LOSS_MAX[path.name])
         for path in (whole, none, *traced):
             await path.close()
 
@@ -65,7 +63,7 @@ def _loss(path: AnswersPath, none: AnswersPath, answer: float, most: float) -> F
     # What an answer costs more, a core carries less of.
     loss = more / (answer + more)
     return Figure(
-        f"tracing {path.name} of requests, {_LOAD}",
+        f"tracing {path.name}, {_LOAD}",
         f"≤ {most:.0%} of the throughput",
         f"{loss:.1%}: {more:.0f} µs (± {apart:.0f}) beside an answer's {answer:,.0f}",
         loss <= most,

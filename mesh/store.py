@@ -110,7 +110,7 @@ class Partitions:
     def agreed(self, replies: list[Reply]) -> None:
         """Their replies. Raises `StoreMisfitError` when the store is divided otherwise."""
         _, number, about = replies
-        if self.count == 1 and b"redis_mode:cluster" in about:
+        if self.count == 1 and b"_mode:cluster" in about:  # `redis_` or `server_`
             raise StoreMisfitError("the store is a cluster: its URL begins with redis+cluster://")
         found = int(number)
         if found != self.count:

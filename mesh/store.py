@@ -83,6 +83,8 @@ class Partitions:
 
     def of(self, name: str) -> int:
         """The partition of a session or an event."""
+        if self.count == 1:
+            return 0
         return zlib.crc32(name.encode(errors="surrogatepass")) % self.count
 
     def session_key(self, session: str) -> str:

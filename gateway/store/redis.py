@@ -124,8 +124,9 @@ class RedisStore(RedisNotes):
     ) -> Iterator[tuple[int, Sequence[SessionWrite]]]:
         """What one script call writes: sessions of one partition, and not too many."""
         parts: dict[int, list[SessionWrite]] = {}
+        of = self._partitions.of
         for write in writes:
-            parts.setdefault(self._partitions.of(write.session), []).append(write)
+            parts.setdefault(of(write.session), []).append(write)
         for partition, part in parts.items():
             for first in range(0, len(part), SCRIPT_SESSIONS_MAX):
                 yield partition, part[first : first + SCRIPT_SESSIONS_MAX]

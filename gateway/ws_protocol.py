@@ -292,4 +292,6 @@ class SocketProtocol(WebSocketsSansIOProtocol):
 
 def socket_protocol(clock: Clock) -> type[SocketProtocol]:
     """The protocol class for a server whose time is `clock`'s."""
-    return type("ClockedSocketProtocol", (SocketProtocol,), {"clock": clock, "writes": Writes(clock)})
+    return type(
+        "ClockedSocketProtocol", (SocketProtocol,), {"clock": clock, "writes": Writes(clock)}
+    )

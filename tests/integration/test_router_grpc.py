@@ -15,6 +15,7 @@ from mesh.rpc.convert import instance_to_pb
 from router.policy.scoring import RouteKey, choose_instance
 from seedance.v2 import router_pb2, router_pb2_grpc
 from tests.support.router_process import running_router
+from tests.support.waiting import SURELY_S
 
 A = Instance("a", "127.0.0.1:1", ("m",), start_id="1")
 B = Instance("b", "127.0.0.1:2", ("m",), start_id="1")
@@ -34,7 +35,7 @@ def _registration(instance: Instance, leaving: bool = False) -> router_pb2.Regis
 
 
 async def _until_ids(call: object, wanted: list[str]) -> router_pb2.Membership:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(SURELY_S):
         while True:
             snapshot = await call.read()  # type: ignore[attr-defined]
             if [i.id for i in snapshot.instances] == wanted:
@@ -63,7 +64,7 @@ async def test_silence_ends_the_lease(stub: router_pb2_grpc.RouterStub) -> None:
     call = stub.Watch(router_pb2.WatchRequest())
     try:
         assert (await _until_ids(call, ["a"])).instances[0].HasField("load")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(SURELY_S):
             while not (known := (await call.read()).instances[0]).lapsed:
                 continue
         assert not known.HasField("load")

@@ -73,7 +73,11 @@ class _Refusal(Enum):
     AWAY = "away"
 
 
-_REFUSALS = {Verdict.EMPTY: _Refusal.EMPTY, Verdict.WAIT: _Refusal.WAIT}
+_REFUSALS = {
+    Verdict.EMPTY: _Refusal.EMPTY,
+    Verdict.WAIT: _Refusal.WAIT,
+    Verdict.UNKNOWN: _Refusal.AWAY,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,16 +228,21 @@ class Purse:
         out, self.out = self.out, []
         return out
 
-    def settle(self, usage: Usage | None) -> list[tuple[str, Settle]]:
-        """It has ended: what it cost in each account (None: nothing)."""
+    def renew(self, account: str) -> None:
+        """The account's books are new: they are to hear of it with the next event."""
+        for pocket in self.pockets:
+            if pocket.account == account:
+                pocket.asked_at = float("-inf")
+
+    def settle(self, usage: Usage | None, ended_ms: int) -> list[tuple[str, Settle]]:
+        """It ended at a moment (Unix ms): what it cost in each account (None: nothing)."""
         self.state = PurseState.OVER
         settles = []
         for pocket in self.pockets:
             cost = 0
             if usage is not None:
-                tokens = (usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens)
-                cost = pocket.tariff.cost(*tokens)
-            settles.append((pocket.account, Settle(self.name, cost)))
+                cost = pocket.tariff.cost(usage)
+            settles.append((pocket.account, Settle(self.name, cost, ended_ms)))
         return settles
 
     def _answered(self, event: Answered, now: float) -> None:
@@ -326,6 +335,8 @@ class Purse:
             want = pocket.held
         ttl_s = self.resume_ttl_s + TTL_BEYOND_RESUME_S if self.lasting else TTL_S
         pocket.asking, pocket.asked_at = True, now
+        # Nothing of a prompt is used before it is paid for.
+        used = 0 if self.state is PurseState.UNFUNDED else base + self.received * each
         self.out.append(
             Ask(
                 pocket.account,
@@ -333,7 +344,7 @@ class Purse:
                     self.name,
                     want=want,
                     least=base + (self.received + 1) * each,
-                    used=base + self.received * each,
+                    used=used,
                     step=each,
                     ttl_ms=round(ttl_s * 1000),
                     returns=ahead is None,

@@ -73,7 +73,7 @@ class Account:
         self._model = request.model
         self._instance = ""
         self._started_s = deps.clock.monotonic()
-        self._started_ms = deps.clock.wall_ms()
+        self.started_ms = deps.clock.wall_ms()
         self._first_text_s: float | None = None
         self._span = self._begin_span(request, caller)
 
@@ -160,13 +160,14 @@ class Account:
             prompt_tokens=sum(usage.prompt_tokens for usage in self._prompts),
             cached_tokens=sum(usage.cached_tokens for usage in self._prompts),
             completion_tokens=self._framed,
-            started_ms=self._started_ms,
-            ended_ms=self._started_ms + took_ms,
+            started_ms=self.started_ms,
+            ended_ms=self.started_ms + took_ms,
             traceparent=self.traceparent,
             computed_tokens=_sum_if_told(counts.computed for counts in self._closed),
             discarded_tokens=sum(map(discarded_of, self._closed)),
             attempts=_by_instance(self._attempts),
             gateway=self._deps.usage.gateway,
+            key=self.caller.key,
         )
 
     def _begin_span(self, request: GenerateRequest, caller: Caller) -> SpanHandle:

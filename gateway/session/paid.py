@@ -142,7 +142,12 @@ def generation_of(
     name = f"{identity.session}/{stream.id}/{opening.started_ms}"
     resume_ttl_s = owner.deps.settings.resume_ttl_s
     spending = desk.open(
-        name, identity.tenant, identity.key, opening.started_ms, resume_ttl_s=resume_ttl_s
+        name,
+        identity.tenant,
+        identity.key,
+        opening.started_ms,
+        resume_ttl_s=resume_ttl_s,
+        tariffs=opening.tariffs,
     )
     if spending is None:
         return Generation(owner, stream, opening, permit)

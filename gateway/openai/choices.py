@@ -46,10 +46,11 @@ class Choices:
             for choice in range(count)
         ]
         self._count = count
-        self._generations = [
-            Generation(deps, request, account, index, credit=credit)
-            for index, request in enumerate(single)
-        ]
+        self._generations: list[Generation] = []
+        for index, request in enumerate(single):
+            bearer = self._generations[index - index % count] if index % count else None
+            generation = Generation(deps, request, account, index, credit=credit, bearer=bearer)
+            self._generations.append(generation)
 
     async def open(self) -> UpstreamAccepted:
         """Start all; returns once each was taken. Raises `SeedanceError`: one was refused."""

@@ -156,6 +156,8 @@ class PaidStream:
     def on_done(self, finish_reason: str, usage: Usage, timing: Timing) -> None:
         """It ended."""
         self._counted(usage)
+        if self._funded:
+            self._spending.ended()
         if self._listener is None:
             return
         if self._error is not None and finish_reason == "cancelled":

@@ -31,6 +31,7 @@ from mesh.prefixes import prefix_marks
 from mesh.telemetry.names import Span
 from seedance.protocol.errors import ErrorCode, SeedanceError
 from seedance.protocol.frames import Timing, Usage
+from seedance.protocol.receipt import TextDigest
 from seedance.protocol.request import GenerateRequest, within_quota
 from seedance.protocol.text import Piece, TextBuffer, TextGapError
 
@@ -70,6 +71,7 @@ class Generation:
     `index` is its place among those of the account.
     `bearer`: the first choice of the same prompt, which pays for it.
     `credit` None lets the engine run ahead of the reader (who wants the answer in one piece).
+    `digest` hears all text that is taken.
     `open` first, then `next` until it returns an `End` or raises; `close` always.
     """
 
@@ -82,6 +84,7 @@ class Generation:
         *,
         credit: int | None,
         bearer: Generation | None = None,
+        digest: TextDigest | None = None,
     ) -> None:
         self._deps = deps
         self._request = _seeded(request)
@@ -89,7 +92,7 @@ class Generation:
         self._granted = 0
         self._account = account
         self._index = index
-        self._text = TextBuffer()
+        self._text = TextBuffer(digest=digest)
         self._handle: StreamHandle | None = None
         self._epoch = 0
         self._tries = 0

@@ -19,6 +19,7 @@ from websockets.protocol import OPEN
 from websockets.speedups import apply_mask
 
 from gateway.send_buffer import round_trip_s, send_buffer_for
+from gateway.writes import Writes
 from mesh.clock import Clock, SystemClock
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ class SocketProtocol(WebSocketsSansIOProtocol):
     """
 
     clock: Clock = SystemClock()
+    writes = Writes(clock)
     input_at = 0.0
     piece_at: float | None = None
     on_writable: Callable[[bool], None] = staticmethod(_ignore)
@@ -183,7 +185,7 @@ class SocketProtocol(WebSocketsSansIOProtocol):
         self.queue.put_nowait(
             {"type": "websocket.disconnect", "code": fault.code, "reason": fault.reason}
         )
-        self._flush()
+        self.flush()
         self._write(b"".join(self.conn.data_to_send()))
         self.close_sent = True
         self.transport.resume_reading()
@@ -218,15 +220,17 @@ class SocketProtocol(WebSocketsSansIOProtocol):
         self._send(_BINARY_FINAL, data)
 
     def _send(self, opcode: int, payload: bytes) -> None:
-        outgoing = self._outgoing
+        outgoing, writes = self._outgoing, self.writes
+        writes.frames += 1
         if not outgoing:
-            # Whoever is not alive by then is not written to (`_flush`).
-            self.loop.call_soon(self._flush)
+            # Whoever is not alive by then is not written to (`flush`).
+            writes.soon(self)
         size = len(payload)
         outgoing.append(bytes((opcode, size)) if size <= _LENGTH_7 else _header(opcode, size))
         outgoing.append(payload)
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Write what has gathered."""
         outgoing, self._outgoing = self._outgoing, []
         # uvloop raises when one writes to a closed transport.
         if outgoing and self.alive and self.conn.state is OPEN:
@@ -235,7 +239,7 @@ class SocketProtocol(WebSocketsSansIOProtocol):
     def send_ping(self) -> None:
         """Ask whether anybody is there, with empty payload."""
         if self.alive and self.conn.state is OPEN:
-            self._flush()
+            self.flush()
             self.conn.send_ping(b"")
             self._write(b"".join(self.conn.data_to_send()))
 
@@ -243,7 +247,7 @@ class SocketProtocol(WebSocketsSansIOProtocol):
         """Close the WebSocket after what was sent before; the application hears a disconnect."""
         if not self.alive or self.conn.state is not OPEN:
             return
-        self._flush()
+        self.flush()
         short = reason.encode()[:CLOSE_REASON_BYTES_MAX].decode(errors="ignore")
         self.queue.put_nowait({"type": "websocket.disconnect", "code": code, "reason": short})
         self.conn.send_close(code, short)
@@ -288,4 +292,6 @@ class SocketProtocol(WebSocketsSansIOProtocol):
 
 def socket_protocol(clock: Clock) -> type[SocketProtocol]:
     """The protocol class for a server whose time is `clock`'s."""
-    return type("ClockedSocketProtocol", (SocketProtocol,), {"clock": clock})
+    return type(
+        "ClockedSocketProtocol", (SocketProtocol,), {"clock": clock, "writes": Writes(clock)}
+    )

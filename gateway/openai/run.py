@@ -30,10 +30,10 @@ from gateway.upstream.base import (
 from mesh.prefixes import prefix_marks
 from mesh.telemetry.names import Span
 from seedance.protocol.errors import ErrorCode, SeedanceError
-from seedance.protocol.frames import Timing, Usage
+from seedance.protocol.frames import Timing, Token, Usage
 from seedance.protocol.receipt import TextDigest
 from seedance.protocol.request import GenerateRequest, within_quota
-from seedance.protocol.text import Piece, TextBuffer, TextGapError
+from seedance.protocol.text import TextBuffer, TextGapError
 
 __all__ = ["CREDIT_TOKENS", "End", "Generation"]
 
@@ -116,22 +116,22 @@ class Generation:
             await self._news()
         return self._accepted
 
-    async def next(self) -> Piece | End:
+    async def next(self) -> Token | End:
         """The next text, as soon as there is some, or the end. Raises `SeedanceError`."""
         while True:
-            piece = self._take()
-            if piece is not None:
-                return piece
+            token = self._take()
+            if token is not None:
+                return token
             if isinstance(self._outcome, End):
                 return self._end(self._outcome)
             await self._news()
 
-    async def whole(self) -> tuple[Piece | None, End]:
+    async def whole(self) -> tuple[Token | None, End]:
         """All text at once, and the end. Raises `SeedanceError`."""
         while not isinstance(self._outcome, End):
             await self._news()
-        piece = self._take()
-        return piece, self._end(self._outcome)
+        token = self._take()
+        return token, self._end(self._outcome)
 
     async def close(self) -> None:
         """Cancel it unless it has ended, and write down what it cost."""
@@ -157,12 +157,12 @@ class Generation:
         counts = self._books.counts(_reason(self._outcome), framed)
         return counts, self._books.parts(framed)
 
-    def _take(self) -> Piece | None:
-        piece = self._text.take_all()
-        if piece is not None:
+    def _take(self) -> Token | None:
+        token = self._text.take_all()
+        if token is not None:
             self._account.text_sent()
             self._grant()
-        return piece
+        return token
 
     def _grant(self) -> None:
         """Let the engine be `credit` tokens ahead of the reader, told in steps of a quarter.
@@ -281,7 +281,7 @@ class Generation:
             self.on_broken()
             return
         self._grant()
-        if self._text.pending:
+        if self._text.waiting:
             self._tries = 0
             self._wake.set()
 

@@ -146,12 +146,12 @@ async def _pieces(tell: Tell, generation: Generation, shape: AnswerShape) -> End
         await tell(first)
     characters = 0
     while True:
-        piece = await generation.next()
-        if isinstance(piece, End):
-            await tell(shape.last(piece))
-            return piece
-        await tell(shape.delta(piece, characters))
-        characters += len(piece.text)
+        token = await generation.next()
+        if isinstance(token, End):
+            await tell(shape.last(token))
+            return token
+        await tell(shape.delta(token, characters))
+        characters += len(token.delta)
 
 
 def _adopted(accepted: UpstreamAccepted) -> dict[str, str]:

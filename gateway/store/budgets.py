@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
 from typing import Protocol
 
-from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import RedisError
 
 from gateway.budgets.account import (
     DRY_MS,
@@ -25,12 +23,11 @@ from gateway.budgets.account import (
 )
 from gateway.store.base import StoreUnavailableError
 from mesh.clock import Clock
-from mesh.store import COMMAND_TIMEOUT_S, open_store
+from mesh.store_link import Argument, Script, open_link
 
 __all__ = ["ACCOUNTS_KEPT_MAX", "AccountName", "BudgetStore", "MemoryBudgets", "RedisBudgets"]
 
-_SCRIPT = (resources.files("gateway.store") / "scripts" / "budget.lua").read_text()
-_SHA = hashlib.sha1(_SCRIPT.encode()).hexdigest()  # noqa: S324 - the server's own name for a script
+_SCRIPT = Script((resources.files("gateway.store") / "scripts" / "budget.lua").read_text())
 # A month's account is kept until nobody can ask about it any more; a budget without period for ever.
 KEPT_MS = 70 * 86_400_000
 _ANSWER_HEAD = 3
@@ -101,7 +98,7 @@ class RedisBudgets:
     """Accounts in the mesh's store, by its clock."""
 
     def __init__(self, url: str) -> None:
-        self._redis = open_store(url, command_timeout_s=None)  # `apply` has a limit
+        self._link = open_link(url, [_SCRIPT])
 
     async def apply(
         self, account: AccountName, requests: Sequence[Request], born_ms: int = 0
@@ -109,7 +106,7 @@ class RedisBudgets:
         """Do them in one round trip; see the base."""
         # The braces keep an account's three keys on one node of a cluster.
         key = f"seedance:budget:{{{account.name}}}"
-        arguments: list[str | int] = [
+        arguments: list[Argument] = [
             -1 if account.limit is None else account.limit,
             -1 if account.soft is None else account.soft,
             KEPT_MS if account.ends else 0,
@@ -120,8 +117,7 @@ class RedisBudgets:
         for request in requests:
             arguments += _words(request)
         try:
-            async with asyncio.timeout(COMMAND_TIMEOUT_S):
-                reply = await self._call(key, arguments)
+            (reply,) = await self._link.ask([_SCRIPT.call([key], arguments)])
         except (RedisError, OSError) as error:
             raise StoreUnavailableError(type(error).__name__) from error
         crossed, born_ms, unseeded = reply[:_ANSWER_HEAD]
@@ -132,16 +128,9 @@ class RedisBudgets:
         )
         return Answers(tuple(holds), bool(crossed), born_ms, bool(unseeded))
 
-    async def _call(self, key: str, arguments: Sequence[str | int]) -> list[int]:
-        try:
-            reply = await self._redis.evalsha(_SHA, 1, key, *arguments)
-        except NoScriptError:
-            reply = await self._redis.eval(_SCRIPT, 1, key, *arguments)
-        return list(reply)
-
     async def close(self) -> None:
         """Give back connections."""
-        await self._redis.aclose()
+        await self._link.close()
 
 
 def _words(request: Request) -> tuple[str | int, ...]:

@@ -51,7 +51,7 @@ class Scene:
 async def _read(_: int, generation: Generation) -> tuple[str, End]:
     text = ""
     while not isinstance(piece := await generation.next(), End):
-        text += piece.text
+        text += piece.delta
     return text, piece
 
 

@@ -137,13 +137,13 @@ class Generation:
 
     def cancel(self) -> None:
         """Stop the generation wherever it is; its end is heard, at once if nobody is asked."""
+        self._stop_retrying()
         if self._handle is None and self.opening.instance and self._phase is not _Phase.OVER:
             # A former owner's instance may still hold it, with blocks that nobody needs now.
             self._attach_at(self.opening.instance)
         if self._handle is not None:
             self._handle.cancel()
         elif self._phase is not _Phase.OVER:
-            self._stop_retrying()
             self._hear(UpstreamBroken())
 
     def finish(self, finished: Finished) -> None:

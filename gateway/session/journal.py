@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, astuple, dataclass, field, replace
 from typing import Any
 
+from gateway.budgets.model import Tariff
 from gateway.metering.meter import UsageMeter
 from gateway.metering.stream import FormerAttempt
 from gateway.session.identity import SessionIdentity
@@ -36,6 +37,7 @@ class Opening:
     `prompt_tokens` and `token_quota` are the first instance's word, once it has taken the stream.
     `end` is how it was settled and billed, while its client is not there to be told. `reused`: the session
     has forgotten ends (§3), and the stream's id may be one of theirs. `former`: attempts before this one.
+    `tariffs`: what its budgets, by account, were told that it costs: whoever owns it next pays the same.
     """
 
     wants: Generate
@@ -49,6 +51,7 @@ class Opening:
     end: UpstreamDone | UpstreamFailed | None = None
     reused: bool = False
     former: list[FormerAttempt] = field(default_factory=list)
+    tariffs: dict[str, Tariff] = field(default_factory=dict)
 
     def settled(self, end: UpstreamDone | UpstreamFailed | None, usage: Usage) -> None:
         """It has ended, at this price."""
@@ -69,6 +72,7 @@ class Opening:
                 "end": _write_end(self.end),
                 "reused": self.reused,
                 "former": self.former,
+                "tariffs": {name: astuple(tariff) for name, tariff in self.tariffs.items()},
             },
             separators=(",", ":"),
         ).encode()
@@ -92,6 +96,7 @@ class Opening:
             _read_end(fields.get("end")),
             fields.get("reused", False),
             [(model, instance, tokens) for model, instance, tokens in fields.get("former", ())],
+            {name: Tariff(*tariff) for name, tariff in fields.get("tariffs", {}).items()},
         )
 
 

@@ -29,12 +29,13 @@ class Turns:
 
     def __init__(self, places: int) -> None:
         self._ring: list[dict[SessionOwner, None]] = [{} for _ in range(places)]
-        self._gathered: dict[SessionOwner, None] = {}
+        # The first place whose turn has come since others were taken.
+        self._first = 0
         self._given = itertools.count()
         self._tick = 0
 
     def __bool__(self) -> bool:
-        return bool(self._gathered) or any(self._ring)
+        return any(self._ring)
 
     def place(self) -> int:
         """A place for a new owner."""
@@ -47,18 +48,17 @@ class Turns:
     def take(self) -> list[SessionOwner]:
         """Whose turn is now."""
         place, self._tick = self._tick % len(self._ring), self._tick + 1
-        self._gathered.update(self._ring[place])
-        self._ring[place] = {}
-        over = self._tick % len(self._ring) == 0
-        return self._give() if over or len(self._gathered) >= TOGETHER else []
+        over = place + 1 == len(self._ring)
+        if not over and sum(map(len, self._ring[self._first : place + 1])) < TOGETHER:
+            return []
+        first, self._first = self._first, 0 if over else place + 1
+        return self._empty(first, place + 1)
 
     def take_all(self) -> list[SessionOwner]:
         """Everybody that waits."""
-        for place, waiting in enumerate(self._ring):
-            self._gathered.update(waiting)
-            self._ring[place] = {}
-        return self._give()
+        return self._empty(0, len(self._ring))
 
-    def _give(self) -> list[SessionOwner]:
-        given, self._gathered = list(self._gathered), {}
-        return given
+    def _empty(self, first: int, end: int) -> list[SessionOwner]:
+        taken = [owner for place in self._ring[first:end] for owner in place]
+        self._ring[first:end] = [{} for _ in range(first, end)]
+        return taken

@@ -156,8 +156,9 @@ class Delivery:
     def _bound(self) -> None:
         log = self.log
         if not self.windowed:
-            # TCP is a simple client's acknowledgement; the ring is for its first `ack`.
-            log.acknowledge(log.next_seq - self.rules.window.max)
+            # TCP is a simple client's acknowledgement; the ring is for its first `ack`, which begins
+            # with the initial window.
+            log.acknowledge(log.next_seq - self.rules.window.initial)
         elif len(log.entries) > self.rules.log_entries_max and self.link is not _DOWN:
             self.out.append(CloseLink(CloseCode.TIMEOUT, "frames are not acknowledged"))
             self.down()

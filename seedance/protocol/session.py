@@ -83,15 +83,7 @@ _PUMPING = frozenset({Pump, Ack, ResumeOn, LinkWritable, Stored, Tick})
 class SessionMachine:
     """One session. `log`, `live` and `ended` come from a former owner by way of the store."""
 
-    __slots__ = (
-        "_down_at",
-        "_restored",
-        "delivery",
-        "rules",
-        "session",
-        "state",
-        "streams",
-    )
+    __slots__ = ("_down_at", "_restored", "delivery", "rules", "session", "state", "streams")
 
     def __init__(
         self,
@@ -170,8 +162,6 @@ class SessionMachine:
 
     def _move(self, what: _Input) -> None:
         self.state = _NEXT.get((self.state, what), self.state)
-
-    # ------------------------------------------------------------ what clients send
 
     def _on_generate(self, frame: Generate, now: float) -> None:
         self.delivery.heard(now)

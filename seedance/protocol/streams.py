@@ -67,18 +67,6 @@ class StreamSet:
     `full`: the last pump ended for want of room, not of text. `pressed`: what instances of live ones ask.
     """
 
-    __slots__ = (
-        "_assigned",
-        "_delivery",
-        "_rules",
-        "_session",
-        "_turn",
-        "ended",
-        "full",
-        "live",
-        "pressed",
-    )
-
     def __init__(
         self,
         session: str,
@@ -211,7 +199,8 @@ class StreamSet:
 
     def pump(self, now: float) -> None:
         """Frame what may be framed, one frame per stream and round; then give credit."""
-        delivery, turn = self._delivery, self._in_turn()
+        self._turn += 1
+        delivery, turn = self._delivery, _in_turn(self.live, self._turn)
         ending = bool(self.pressed)
         for stream in turn:
             ending = ending or stream.state is not _RUNNING
@@ -237,14 +226,6 @@ class StreamSet:
                 self._settle(stream, now)
             free = delivery.free
         self._grant(now, free)
-
-    def _in_turn(self) -> list[StreamMachine]:
-        """The streams, each time beginning with another: the window's rest is nobody's right."""
-        streams = list(self.live.values())
-        if len(streams) < 2:  # noqa: PLR2004 - one needs no turns
-            return streams
-        self._turn = first = (self._turn + 1) % len(streams)
-        return streams[first:] + streams[:first]
 
     def _settle(self, stream: StreamMachine, now: float) -> None:
         """Take a stream to its end as far as it goes: settled, told, forgotten."""
@@ -323,6 +304,15 @@ class StreamSet:
                 self._delivery.out.append(CancelUpstream(stream.id))
             self._delivery.out.append(Finished(stream.id, stream.reason, stream.usage()))
         self.live.clear()
+
+
+def _in_turn(live: dict[str, StreamMachine], turn: int) -> list[StreamMachine]:
+    """The streams, each time beginning with another: the window's rest is nobody's right."""
+    streams = list(live.values())
+    if len(streams) < 2:  # noqa: PLR2004 - one needs no turns
+        return streams
+    first = turn % len(streams)
+    return streams[first:] + streams[:first]
 
 
 def _own_pressure(delivery: Delivery, now: float) -> Pressed:

@@ -21,7 +21,7 @@ from gateway import server
 from gateway.store.redis import RedisStore
 from mesh.clock import SystemClock
 from mesh.rpc.server import RpcServer
-from mesh.store import USAGE_STREAM
+from mesh.store import Partitions
 from metering.service import MeteringService
 from seedance.protocol.request import GenerateRequest
 from seedance.v2 import metering_pb2_grpc
@@ -193,7 +193,7 @@ async def test_a_retry_at_another_gateway(valkey: TestStore) -> None:
     for store in stores:
         await store.close()
     async with redis.asyncio.Redis.from_url(valkey.url) as client:
-        events = await client.xrange(USAGE_STREAM)
+        events = await client.xrange(Partitions().usage_stream(0))
     read = [json.loads(fields[b"payload"]) for _, fields in events]
     (bill,) = (event for event in read if event["kind"] == "stream_finished")
     assert (bill["finish_reason"], bill["completion_tokens"]) == ("stop", 50)

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from gateway.deps import GatewayDeps
     from gateway.session.registry import SessionRegistry
 
-__all__ = ["Carrier", "OwnerState", "SessionOwner"]
+__all__ = ["SOON_S", "Carrier", "OwnerState", "SessionOwner"]
 
 # Who is asked within this time needs no other deadline before it: none of a session's is shorter, and to
 # compute them is a quarter of what an acknowledgement costs.

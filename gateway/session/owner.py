@@ -42,7 +42,11 @@ if TYPE_CHECKING:
     from gateway.deps import GatewayDeps
     from gateway.session.registry import SessionRegistry
 
-__all__ = ["Carrier", "OwnerState", "SessionOwner"]
+__all__ = ["SOON_S", "Carrier", "OwnerState", "SessionOwner"]
+
+# Who is asked within this time needs no other deadline before it: none of a session's is shorter, and to
+# compute them is a quarter of what an acknowledgement costs.
+SOON_S = 1.0
 
 
 class Carrier(Protocol):
@@ -117,7 +121,8 @@ class SessionOwner:
             self._do(effect)
         if self.machine.state is SessionState.LIVE and not self.journal.marked:
             self._checkpointer.mark(self)
-        self._arm(now)
+        if self.armed_at > now + SOON_S:
+            self._arm(now)
 
     def ask(self, frame: Generate) -> None:
         """A request, if its tenant may make one more; an id that the session has is no new one (§3)."""

@@ -37,8 +37,9 @@ __all__ = ["MinuteSum", "ModelSum", "RefusedEntry", "SqlStore"]
 
 # How long a writer waits for another one (a person's sqlite3 shell, say) before it gives up.
 SQLITE_BUSY_MS = 5_000
-# Random ids walk all over a primary key's index: with the default of 2 MiB it is read again and again.
-SQLITE_CACHE_KIB = 64 * 1024
+# Random ids walk all over a primary key's index: with the default of 2 MiB it is read again and again. More than
+# this saves nothing (the system keeps the file's pages, too), and is most of what metering's memory grows by.
+SQLITE_CACHE_KIB = 8 * 1024
 _BIGINT_MAX = 2**63 - 1
 _LATER_COLUMNS = {
     "position": "BIGINT NOT NULL DEFAULT 0",

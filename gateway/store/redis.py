@@ -145,18 +145,22 @@ class RedisStore(RedisNotes):
                 raise self._away(error.decode())
             _log.error("a session cannot be written: %s", error.decode())
 
-    async def claim(self, session: str, token_hash: str) -> StoredSession | None:
+    async def claim(
+        self, session: str, token_hash: str, *, bars: bool = False
+    ) -> StoredSession | None:
         """Become the owner; see the base."""
         if not SESSION_ID.fullmatch(session):
             return None
         await self._settled(session)
         reply = await self._claim("resume", session, token_hash)
+        if reply[0] == b"unknown":
+            await self._sure_it_is_gone(session)
+            if bars:  # by the same script: it may have come meanwhile
+                reply = await self._claim("bar", session, token_hash)
         if reply[0] == b"denied":
             raise PermissionError
         if reply[0] == b"failed":
             raise StoreUnavailableError("the session cannot be read")
-        if reply[0] == b"unknown":
-            await self._sure_it_is_gone(session)
         if reply[0] in (b"unknown", b"gone"):
             return None
         return read_claimed(session, *reply[1:])

@@ -31,6 +31,7 @@ RISE_MAX = 0.05
 # Two thousand readers at this pace leave two cores half idle. A phase outlasts the 8 s after which a
 # stream pauses whose reader acknowledges nothing (§2).
 DT_MS, PHASE_S, ROUNDS = 800.0, 16.0, 3
+ASKED_WITHIN_S = 10.0
 STORM_READERS, STORM_DT_MS, STORM_PHASE_S = 200, 50.0, 8.0
 STORM_PER_S = 100_000
 _ROOMY = ("--batch-max", "2048", "--step-tokens-max", "8192", "--queue-max", "4096")
@@ -79,7 +80,7 @@ async def _kept_alive(readers: list[Reader]) -> AsyncIterator[None]:
     for reader in readers:
         if reader.ended.done():
             reader.ended.result()
-            raise ConnectionError("a stream has ended that was to be stalled")
+            raise ConnectionError(f"a stream has ended: {reader.heard_last}")
 
 
 async def _filled(pid: int, port: int) -> None:
@@ -177,10 +178,10 @@ async def _rise(data: Path, count: int, step: Callable[[], None]) -> Figure:
     async with running_mesh(_options(data)) as mesh:
         _, _, address = _gateway(mesh)
         readers = await open_readers(address, count)
-        # Evenly over a token's time, as people come: all at once, each would wait for all others.
+        # One after the other, as people come: all at once, each would wait for all others.
         for reader in readers:
             reader.ask(script_messages([b"word "], dt_ms=DT_MS, repeat=100_000))
-            await asyncio.sleep(DT_MS / 1_000 / count)
+            await asyncio.sleep(ASKED_WITHIN_S / count)
         async with _kept_alive(readers):
             await asyncio.sleep(SETTLE_S)
             load = _Load(mesh)

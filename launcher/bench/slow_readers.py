@@ -17,12 +17,15 @@ from launcher.bench.mesh import RunningMesh, running_mesh
 from launcher.bench.reader import Reader, open_readers, script_messages
 from launcher.blueprint import UpOptions
 from launcher.ports import free_port
+from mesh.rpc.channel import open_channel
+from seedance.v2 import inference_pb2 as pb
+from seedance.v2 import inference_pb2_grpc
 
 __all__ = ["ack_storm", "slow_readers"]
 
-KIB, MIB = 1024, 1024 * 1024
+KIB = 1024
 WITHIN_S = 120.0
-SETTLE_S = 4.0
+SETTLE_S, POLL_S = 4.0, 1.0
 PING_EVERY_S = 4.0
 # 500 KB of text, which no window and no buffer of a connection holds: whoever does not read is stalled.
 FLOOD_TOKENS = 100_000
@@ -83,14 +86,23 @@ async def _kept_alive(readers: list[Reader]) -> AsyncIterator[None]:
             raise ConnectionError(f"a stream has ended: {reader.heard_last}")
 
 
-async def _filled(pid: int, port: int) -> None:
-    """Return when neither the gateway nor its send queues grow any more."""
+async def _load_of(address: str) -> pb.InstanceLoad:
+    async with open_channel(address) as channel:
+        stub = inference_pb2_grpc.InferenceStub(channel)  # type: ignore[no-untyped-call]
+        answer: pb.DescribeResponse = await stub.Describe(pb.DescribeRequest())
+    return answer.load
+
+
+async def _all_paused(mesh: RunningMesh, count: int) -> None:
+    """Return when so many sequences hold blocks and none of them is in a batch, or wants to be."""
+    addresses = [mesh.specs[name].address for name in mesh.names("inference")]
     async with asyncio.timeout(WITHIN_S):
-        held, now = 0, MIB
-        while now >= held + MIB:
-            held = now
-            await asyncio.sleep(SETTLE_S)
-            now = resident_bytes(pid) + unsent_bytes(port)
+        while True:
+            loads = await asyncio.gather(*map(_load_of, addresses))
+            busy = sum(load.running + load.waiting for load in loads)
+            if not busy and sum(load.total_blocks - load.free_blocks for load in loads) >= count:
+                return
+            await asyncio.sleep(POLL_S)
 
 
 async def _stalled_memory(data: Path, count: int, *, windowed: bool) -> tuple[float, float]:
@@ -108,7 +120,8 @@ async def _stalled_memory(data: Path, count: int, *, windowed: bool) -> tuple[fl
             reader.stall()
             reader.ask(script_messages([b"word "], dt_ms=0, repeat=FLOOD_TOKENS))
         async with _kept_alive(readers):
-            await _filled(pid, port)
+            await _all_paused(mesh, count)
+            await asyncio.sleep(SETTLE_S)
         own = (resident_bytes(pid) - before) / count
         kernel = (unsent_bytes(port) - queued) / count
         for reader in readers:

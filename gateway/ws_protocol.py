@@ -1,7 +1,7 @@
 """uvicorn's WebSocket with what the contract asks and ASGI has no words for (§2, §3).
 
-An empty ping only after silence, the time of the last input, frames that gather for one write per
-turn of the loop, and word of a full transport. The application finds this object in its scope under
+An empty ping only after silence, the time of the last input, frames that gather for one write
+(`gateway.writes`), and word of a full transport. The application finds this object in its scope under
 `SOCKET_EXTENSION`. uvicorn's private names move: the pin in pyproject.toml and this file go together.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
+from functools import lru_cache
 from typing import TYPE_CHECKING, cast
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
@@ -47,6 +48,7 @@ FRAGMENTS_MAX = 1024
 CLOSE_REASON_BYTES_MAX = 123
 
 
+@lru_cache(maxsize=1024)  # a token's frame has about a hundred bytes, and is like the one before
 def _header(opcode: int, size: int) -> bytes:
     if size <= _LENGTH_7:
         return bytes((opcode, size))
@@ -220,7 +222,7 @@ class SocketProtocol(WebSocketsSansIOProtocol):
         return not (self.close_sent or self.disconnected or self.transport.is_closing())
 
     def send_text(self, text: str) -> None:
-        """Send a text message with what else leaves in this turn of the loop."""
+        """Send a text message; it leaves when the sockets are written to (`gateway.writes`)."""
         self._send(_TEXT_FINAL, text.encode())
 
     def send_bytes(self, data: bytes) -> None:
@@ -233,9 +235,7 @@ class SocketProtocol(WebSocketsSansIOProtocol):
         if not outgoing:
             # Whoever is not alive by then is not written to (`flush`).
             writes.soon(self)
-        size = len(payload)
-        outgoing.append(bytes((opcode, size)) if size <= _LENGTH_7 else _header(opcode, size))
-        outgoing.append(payload)
+        outgoing += (_header(opcode, len(payload)), payload)
 
     def flush(self) -> None:
         """Write what has gathered."""

@@ -19,6 +19,7 @@ from gateway.budgets.purse import (
     Begin,
     Credit,
     Cut,
+    Ended,
     Event,
     Funded,
     Purse,
@@ -120,6 +121,10 @@ class Spending:
     def received(self, tokens: int) -> None:
         """The stream has so many tokens in all."""
         self.step(Received(tokens))
+
+    def ended(self) -> None:
+        """The stream makes no more tokens; it is settled later, with others."""
+        self.step(Ended())
 
     def settle(self, usage: Usage | None) -> None:
         """The stream has ended and is billed this (None: nothing)."""

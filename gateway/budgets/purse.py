@@ -32,6 +32,7 @@ __all__ = [
     "Begin",
     "Credit",
     "Cut",
+    "Ended",
     "Funded",
     "Pocket",
     "Purse",
@@ -57,11 +58,12 @@ ASK_AGAIN_MAX_S = 0.5
 
 
 class PurseState(Enum):
-    """Whether the stream may run."""
+    """Whether the stream may run; `ENDED`: it makes no more tokens, and will be settled."""
 
     UNFUNDED = "unfunded"
     FUNDED = "funded"
     WAITING = "waiting"
+    ENDED = "ended"
     OVER = "over"
 
 
@@ -115,7 +117,12 @@ class Tick:
     """Time passed."""
 
 
-Event = Begin | Want | Received | Answered | Tick
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """It has all its tokens: what is held ahead is for others, also if it is settled only with others."""
+
+
+Event = Begin | Want | Received | Answered | Ended | Tick
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +229,10 @@ class Purse:
                 self.received = max(self.received, tokens)
             case Answered():
                 self._answered(event, now)
+            case Ended():
+                self.state, self.given = PurseState.ENDED, self.received
+                for pocket in self.pockets:
+                    pocket.asked_at = float("-inf")
             case Begin() | Tick():
                 pass
         self._look(now)
@@ -270,6 +281,9 @@ class Purse:
             if now >= self.waiting_since + UNFUNDED_WAIT_MAX_S:
                 self._cut(ErrorCode.UNAVAILABLE)
             return
+        if self.state is PurseState.ENDED:
+            self._give_back(now)
+            return
         paid = min(pocket.tokens(self.prompt_tokens) for pocket in self.pockets)
         if paid > self.received:
             self._run(paid)
@@ -278,6 +292,11 @@ class Purse:
         if self.state is not PurseState.OVER:
             for pocket in self.pockets:
                 self._ask_if_due(pocket, now)
+
+    def _give_back(self, now: float) -> None:
+        for pocket in self.pockets:
+            if not pocket.asking and now >= pocket.asked_at + RENEW_S:
+                self._ask(pocket, now, None)
 
     def _run(self, paid: float) -> None:
         if self.state is PurseState.UNFUNDED:

@@ -6,6 +6,7 @@ import secrets
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from gateway.deps import GatewayDeps
 from gateway.metering.events import Attempt, StreamFinished
@@ -15,6 +16,7 @@ from mesh.telemetry.names import Attribute, Span
 from mesh.telemetry.tracing import SpanHandle
 from seedance.protocol.errors import ErrorCode
 from seedance.protocol.frames import Usage
+from seedance.protocol.receipt import TextDigest
 from seedance.protocol.request import GenerateRequest
 
 __all__ = ["Account", "Caller"]
@@ -89,6 +91,12 @@ class Account:
     def prompt(self, index: int) -> Usage:
         """What the prompt of one generation is billed; its completion is not counted here."""
         return self._prompts[index // self._choices]
+
+    def receipt(self, text: TextDigest, usage: Usage) -> dict[str, Any] | None:
+        """What the mesh signs of the text and of what is billed, by the bill's own name; None: it signs nothing."""
+        if self._deps.receipts is None:
+            return None
+        return self._deps.receipts.of_session(self.session)(_STREAM, text, usage)
 
     def accepted(self, index: int, accepted: UpstreamAccepted) -> None:
         """An instance took it; after a re-opening, another one perhaps."""

@@ -182,7 +182,9 @@ def _generate(deps: GatewayDeps, repeats: Repeats, face: _Face) -> Answer:
         def run(name: str = "") -> GenerationResponse:
             credit = CREDIT_TOKENS if asked.stream else None
             named = replace(caller, run=name)
-            choices = Choices(deps, asked.requests, named, asked.choices, credit=credit)
+            choices = Choices(
+                deps, asked.requests, named, asked.choices, credit=credit, receipt=asked.receipt
+            )
             return GenerationResponse(choices, asked, shape, headers)
 
         key = read_key(request.headers, principal.tenant, face.operation, body)

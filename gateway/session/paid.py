@@ -89,9 +89,9 @@ class PaidGeneration(Generation):
         """As the base, but nobody hears of an instance before it is paid for."""
         match what:
             case UpstreamAccepted() if not self.opening.model:
-                if self._unpaid is None:
+                first, self._unpaid = self._unpaid is None, what
+                if first:
                     self._spending.begin(what.prompt_tokens, what.model)
-                self._unpaid = what
                 return
             case UpstreamDone(finish_reason="cancelled", usage=usage) if self._error:
                 # What was not paid for was not computed, and is not billed.

@@ -62,6 +62,20 @@ class LinkState(Enum):
 class Delivery:
     """Turns frames into effects (`out`), and remembers what is unacknowledged."""
 
+    __slots__ = (
+        "_look_at",
+        "_moved_at",
+        "_silence",
+        "checkpoints",
+        "link",
+        "log",
+        "out",
+        "pressure",
+        "rules",
+        "window",
+        "windowed",
+    )
+
     def __init__(self, rules: SessionRules, now: float, log: FrameLog | None = None) -> None:
         self.rules = rules
         self.out: list[Effect] = []

@@ -16,6 +16,12 @@ PARAGRAPH = "\n\n"
 class FlushHints:
     """Watches the tokens that are framed and says after which of them a hint is due."""
 
+    __slots__ = (
+        "_tail",
+        "_tokens",
+        "due",
+    )
+
     def __init__(self) -> None:
         # The offset that is to be hinted at before the next token.
         self.due: int | None = None

@@ -31,6 +31,11 @@ class Entry(Send):
 class FrameLog:
     """Numbers frames from `first_seq` on and keeps them until they are acknowledged."""
 
+    __slots__ = (
+        "entries",
+        "next_seq",
+    )
+
     def __init__(self, entries: Iterable[Entry] = (), next_seq: int = 1) -> None:
         self.entries = deque(entries)
         self.next_seq = next_seq

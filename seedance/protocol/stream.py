@@ -101,6 +101,24 @@ class StreamMachine:
     are the host's: the span that the stream's work belongs to, and who signs its receipt, if anybody.
     """
 
+    __slots__ = (
+        "_hints",
+        "_mute",
+        "accepted",
+        "allowed_tokens",
+        "end",
+        "fingerprint",
+        "id",
+        "sign",
+        "state",
+        "stopwatch",
+        "stored",
+        "text",
+        "told_accepted",
+        "traceparent",
+        "wants",
+    )
+
     def __init__(self, wants: Generate, fingerprint: str) -> None:
         assert wants.id is not None  # noqa: S101 - the session has given it one
         self.id = wants.id

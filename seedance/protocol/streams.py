@@ -62,6 +62,18 @@ class StreamSet:
     `full`: the last pump ended for want of room, not of text. `pressed`: what instances of live ones ask.
     """
 
+    __slots__ = (
+        "_assigned",
+        "_delivery",
+        "_rules",
+        "_session",
+        "_turn",
+        "ended",
+        "full",
+        "live",
+        "pressed",
+    )
+
     def __init__(
         self,
         session: str,

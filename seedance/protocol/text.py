@@ -63,6 +63,18 @@ class TextBuffer:
     `digest` hashes the framed text, where somebody wants a receipt.
     """
 
+    __slots__ = (
+        "_logprobs",
+        "_skip_to",
+        "digest",
+        "framed_bytes",
+        "framed_tokens",
+        "received_bytes",
+        "token_ids",
+        "waiting",
+        "whole_tokens",
+    )
+
     def __init__(
         self,
         token_ids: Sequence[int] = (),

@@ -117,3 +117,14 @@ async def test_a_store_that_is_away_is_said_to_be(valkey: TestStore) -> None:
     with pytest.raises(StoreUnavailableError):
         await store.apply(ACCOUNT, [Settle("a", 1, 1)])
     await store.close()
+
+
+async def test_memory_forgets_the_idlest_periods(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the bound the account of a period goes that nobody asked for the longest; one that is used, or for ever, stays."""
+    monkeypatch.setattr("gateway.store.budgets.ACCOUNTS_KEPT_MAX", 3)
+    store = MemoryBudgets(SystemClock())
+    for name, ends in (("ever", False), ("held", True), ("old", True), ("new", True)):
+        await store.apply(AccountName(name, 10, None, ends), [Settle("a", 1, 1)])
+        if name == "held":
+            await store.apply(AccountName(name, 10, None, ends), [_hold("b", 1, lasting=True)])
+    assert list(store.accounts) == ["ever", "held", "new"]

@@ -18,7 +18,7 @@ from gateway.websocket import Connection
 from gateway.ws_protocol import SocketProtocol
 from tests.support.fake_upstream import FakeCluster, FakeUpstream
 from tests.support.gateway_under_test import GatewayUnderTest, running_gateway, wire
-from tests.support.waiting import wait_until
+from tests.support.waiting import SURELY_S, wait_until
 
 UPGRADE = (
     b"GET /v2/infer HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
@@ -118,7 +118,7 @@ async def test_a_handshake_that_does_not_come_is_given_up(monkeypatch: pytest.Mo
         for begun in (b"", UPGRADE[:40], b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\nGET /he"):
             reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
             writer.write(begun)
-            async with asyncio.timeout(3):
+            async with asyncio.timeout(SURELY_S):
                 with contextlib.suppress(ConnectionResetError):
                     await reader.read()
             writer.close()
@@ -129,7 +129,7 @@ async def test_a_head_without_end_is_refused() -> None:
     async with running_gateway(FakeUpstream(FakeCluster())) as gateway:
         reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
         writer.write(b"GET / HTTP/1.1\r\nX: " + b"a" * (HEAD_BYTES_MAX + 1))
-        async with asyncio.timeout(3):
+        async with asyncio.timeout(SURELY_S):
             assert b" 431 " in await reader.readline()
         writer.close()
 
@@ -298,7 +298,7 @@ async def test_a_body_that_does_not_come_is_given_up(monkeypatch: pytest.MonkeyP
         reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
         head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{"
         writer.write(head)
-        status = await asyncio.wait_for(reader.readline(), 5)
+        status = await asyncio.wait_for(reader.readline(), SURELY_S)
         writer.close()
         await writer.wait_closed()
     assert b" 408 " in status

@@ -22,7 +22,7 @@ from gateway.store.base import (
 from gateway.store.belief import StoreBelief
 from gateway.store.memory import MemoryStore
 from mesh.clock import Clock
-from mesh.store import COMMAND_TIMEOUT_S
+from mesh.store_link import COMMAND_TIMEOUT_S
 from tests.simulation.checkers import Watch
 from tests.simulation.loop import Host, HostClock, current_host
 from tests.simulation.network import Network

@@ -123,7 +123,7 @@ async def test_an_instance_that_dies_takes_no_choice_with_it() -> None:
         if index == 1:
             scene.cluster.kill(accepted.instance)
         text, end = await _read(index, generation)
-        return first.text + text, end
+        return first.delta + text, end
 
     answers = await choices.each(read)
     await choices.close()

@@ -169,7 +169,7 @@ async def test_broken_call_to_the_only_instance() -> None:
     scene.cluster.cut("i-0")
     text, _ = await read(generation)
     await generation.close()
-    assert (first.text + text).encode() == b"".join(WORDS)
+    assert (first.delta + text).encode() == b"".join(WORDS)
     assert len(scene.upstream.opened) == 2
 
 
@@ -279,7 +279,7 @@ async def test_instance_that_leaves_text_out() -> None:
         held.made += 1
     text, _ = await read(generation)
     await generation.close()
-    assert (first.text + text).encode() == b"".join(WORDS)
+    assert (first.delta + text).encode() == b"".join(WORDS)
     assert len(scene.upstream.opened) == 2
 
 

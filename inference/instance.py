@@ -16,8 +16,8 @@ from inference.engine.loop import EngineLoop
 from inference.engine.runner import ModelInfo, Preparer, Runner
 from inference.engine.step_trace import StepTrace
 from inference.intake import Intake
-from inference.openai.client import Upstream
 from inference.openai.engine import UpstreamEngine
+from inference.openai.wire import Upstream
 from inference.public_prefix import public_prefix
 from inference.registration import Registration
 from inference.report import Reporter

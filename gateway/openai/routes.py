@@ -15,6 +15,8 @@ from starlette.responses import Response
 
 from gateway.affinity import asks_canary
 from gateway.auth import Principal, Refusal
+from gateway.billing.plans import invoice_of, invoices_of, plans_of
+from gateway.billing.usage import usage_of
 from gateway.deps import GatewayDeps
 from gateway.http_errors import (
     REQUEST_ID_HEADER,
@@ -25,7 +27,6 @@ from gateway.http_errors import (
 )
 from gateway.openai.account import Caller
 from gateway.openai.answers import AnswerShape, ChatShape, CompletionShape
-from gateway.openai.billing import invoice_of, invoices_of, plans_of
 from gateway.openai.choices import Choices
 from gateway.openai.idempotency import Repeats, read_key
 from gateway.openai.rate_headers import rate_headers
@@ -33,7 +34,6 @@ from gateway.openai.recording import IDEMPOTENCY_HEADER
 from gateway.openai.run import CREDIT_TOKENS
 from gateway.openai.schema import Asked, read_chat, read_completion
 from gateway.openai.sse import GenerationResponse
-from gateway.openai.usage import usage_of
 from seedance.protocol.errors import ErrorCode, SeedanceError
 from seedance.protocol.request import bad_field
 
@@ -184,7 +184,9 @@ def _generate(deps: GatewayDeps, repeats: Repeats, face: _Face) -> Answer:
             credit = CREDIT_TOKENS if asked.stream else None
             named = replace(caller, run=name)
             try:
-                choices = Choices(deps, asked.requests, named, asked.choices, credit=credit)
+                choices = Choices(
+                    deps, asked.requests, named, asked.choices, credit=credit, receipt=asked.receipt
+                )
             finally:  # a refusal says it, too
                 headers.update(rate_headers(deps.tenants.standings(principal.tenant)))
             return GenerationResponse(choices, asked, shape, headers)

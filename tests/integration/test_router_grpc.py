@@ -17,6 +17,7 @@ from mesh.rpc.secret import secret_metadata
 from router.policy.scoring import RouteKey, choose_instance
 from seedance.v2 import router_pb2, router_pb2_grpc
 from tests.support.router_process import running_router
+from tests.support.waiting import SURELY_S
 
 A = Instance("a", "127.0.0.1:1", ("m",), start_id="1")
 SECRET = "the mesh's own"  # noqa: S105 - of this test
@@ -37,7 +38,7 @@ def _registration(instance: Instance, leaving: bool = False) -> router_pb2.Regis
 
 
 async def _until_ids(call: object, wanted: list[str]) -> router_pb2.Membership:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(SURELY_S):
         while True:
             snapshot = await call.read()  # type: ignore[attr-defined]
             if [i.id for i in snapshot.instances] == wanted:
@@ -66,7 +67,7 @@ async def test_silence_ends_the_lease(stub: router_pb2_grpc.RouterStub) -> None:
     call = stub.Watch(router_pb2.WatchRequest())
     try:
         assert (await _until_ids(call, ["a"])).instances[0].HasField("load")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(SURELY_S):
             while not (known := (await call.read()).instances[0]).lapsed:
                 continue
         assert not known.HasField("load")

@@ -93,7 +93,9 @@ async def test_rate_limited_says_exactly_when_on_both_ways_in(tenancy: Tenancy) 
 
 async def test_answers_say_how_far_the_limits_are(tenancy: Tenancy) -> None:
     """OpenAI's headers on answers, streams and refusals; a refusal's times agree; no limit, no header."""
-    limits = "limits: {requests_per_s: {base: \"0.01\", burst: 3}, tokens_per_s: {base: 5, burst: 50}}"
+    limits = (
+        'limits: {requests_per_s: {base: "0.01", burst: 3}, tokens_per_s: {base: 5, burst: 50}}'
+    )
     async with tenancy.running(limits) as gateway:
         for left, stream in ((2, False), (1, True), (0, False)):
             answer = await ask(gateway, ACME, stream=stream)

@@ -28,3 +28,4 @@ def test_the_interval_decides(rise: float, spread_s: float, verdict: bool | None
     low, high = rise_between(_rounds(20, rise, spread_s))
     assert low <= high
     assert decided(low, high) is verdict
+    assert decided(low, high, busy=True) is None

@@ -38,6 +38,7 @@ NOTES_MAX = 1_000
 @dataclass(slots=True)
 class _Session:
     epoch: int
+    gateway: str = ""
     created: bytes = b""
     last_seq: int = 0
     acked: int = 0
@@ -48,6 +49,11 @@ class _Session:
     expires_at: float = 0.0
     gone: bool = False
     swept: bool = False
+
+    def is_of_another(self, epoch: int, gateway: str) -> bool:
+        if self.epoch == epoch:
+            return self.gateway not in ("", gateway)
+        return self.epoch > epoch
 
     def write_stream(self, write: StreamWrite) -> None:
         known = self.live.get(write.id, StoredStream(write.id, b"", "", (), 0, 0))
@@ -90,18 +96,18 @@ class MemoryStore:
         self.usage: deque[UsageEvent] = deque(maxlen=USAGE_KEPT_MAX)
         self.leases: dict[str, GatewayLease] = {}
 
-    async def commit(self, writes: Sequence[SessionWrite]) -> CommitResult:
+    async def commit(self, writes: Sequence[SessionWrite], gateway: str = "") -> CommitResult:
         """Write all; see the base."""
         refused: dict[str, set[str]] = {"fenced": set(), "missing": set()}
         for write in writes:
-            refusal = self._commit_one(write)
+            refusal = self._commit_one(write, gateway)
             if refusal:
                 refused[refusal].add(write.session)
         return CommitResult(frozenset(refused["fenced"]), frozenset(refused["missing"]))
 
-    def _commit_one(self, write: SessionWrite) -> str:
+    def _commit_one(self, write: SessionWrite, gateway: str) -> str:
         stored = self._find(write.session)
-        if stored is not None and (stored.epoch > write.epoch or stored.gone):
+        if stored is not None and (stored.gone or stored.is_of_another(write.epoch, gateway)):
             return "fenced"
         lacking = stored is None and write.created is None and not write.rewrite
         if lacking and not write.closed:
@@ -115,7 +121,7 @@ class MemoryStore:
         session.expires_at = self._clock.monotonic() + self._resume_ttl_s + KEEP_S
         if write.closed:
             return ""
-        session.epoch = write.epoch
+        session.epoch, session.gateway = write.epoch, gateway
         session.created = write.created or session.created
         session.write_log(write)
         for stream in write.streams:
@@ -123,7 +129,9 @@ class MemoryStore:
         self._set_deadline(session, 0.0 if write.detached else OWNER_SILENCE_S)
         return ""
 
-    async def claim(self, session: str, token_hash: str) -> StoredSession | None:
+    async def claim(
+        self, session: str, token_hash: str, gateway: str = "", above: int = 0
+    ) -> StoredSession | None:
         """Become the owner; see the base."""
         stored = self._find(session)
         if stored is None or stored.gone or stored.swept:
@@ -132,14 +140,17 @@ class MemoryStore:
         if not hmac.compare_digest(known_hash.encode(), token_hash.encode()):
             raise PermissionError
         self._set_deadline(stored, OWNER_SILENCE_S)
-        return self._claimed(session, stored)
+        return self._claimed(session, stored, gateway, above)
 
-    async def epoch_of(self, session: str) -> int | None:
-        """The owner's epoch; see the base."""
+    async def raise_epoch(self, session: str, above: int, gateway: str) -> int | None:
+        """Become the owner of a session that is known; see the base."""
         stored = self._find(session)
-        return None if stored is None or stored.gone else stored.epoch
+        if stored is None or stored.gone or stored.swept:
+            return None
+        stored.epoch, stored.gateway = max(stored.epoch, above) + 1, gateway
+        return stored.epoch
 
-    async def sweep(self, limit: int) -> list[StoredSession]:
+    async def sweep(self, limit: int, gateway: str = "") -> list[StoredSession]:
         """Claim sessions past their deadline; see the base."""
         now = self._clock.monotonic()
         for name in [n for n, s in self._sessions.items() if s.expires_at <= now]:
@@ -152,7 +163,7 @@ class MemoryStore:
         for _, stored in due[:limit]:
             stored.swept = True
             stored.deadline = now + SWEEP_RETRY_S
-        return [self._claimed(name, stored) for name, stored in due[:limit]]
+        return [self._claimed(name, stored, gateway, 0) for name, stored in due[:limit]]
 
     async def delete(self, session: str, epoch: int) -> None:
         """Forget a session; see the base."""
@@ -219,8 +230,9 @@ class MemoryStore:
     def _set_deadline(self, session: _Session, slack_s: float) -> None:
         session.deadline = self._clock.monotonic() + self._resume_ttl_s + slack_s
 
-    def _claimed(self, name: str, session: _Session) -> StoredSession:
-        session.epoch += 1
+    def _claimed(self, name: str, session: _Session, gateway: str, above: int) -> StoredSession:
+        former = session.gateway
+        session.epoch, session.gateway = max(session.epoch, above) + 1, gateway
         session.expires_at = self._clock.monotonic() + self._resume_ttl_s + KEEP_S
         return StoredSession(
             session=name,
@@ -230,4 +242,5 @@ class MemoryStore:
             acked=session.acked,
             entries=tuple(session.log),
             streams={**session.ends, **session.live},
+            former=former,
         )

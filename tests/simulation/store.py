@@ -22,7 +22,7 @@ from gateway.store.base import (
 from gateway.store.belief import StoreBelief
 from gateway.store.memory import MemoryStore
 from mesh.clock import Clock
-from mesh.store import COMMAND_TIMEOUT_S
+from mesh.store_link import COMMAND_TIMEOUT_S
 from tests.simulation.checkers import Watch
 from tests.simulation.loop import Host, HostClock, current_host
 from tests.simulation.network import Network
@@ -137,7 +137,7 @@ class StoreServer:
             result = error
         trap = (
             self.traps.pop(caller.name, None)
-            if method in ("commit", "add_usage", "claim")
+            if method in ("commit", "add_usage", "claim", "raise_epoch")
             else None
         )
         if trap is not None:
@@ -155,27 +155,32 @@ class StoreServer:
         else:
             self._loop.call_at(self._network.arrival(), _settle, answer, result)
 
-    async def _commit(self, writes: Sequence[SessionWrite]) -> CommitResult:
-        result = await self.memory.commit(writes)
+    async def _commit(self, writes: Sequence[SessionWrite], gateway: str) -> CommitResult:
+        result = await self.memory.commit(writes, gateway)
         for write in writes:
             if write.session not in result.fenced | result.missing:
                 self._watch.store_took(write)
         return result
 
-    async def _claim(self, session: str, token_hash: str) -> StoredSession | bool:
+    async def _claim(
+        self, session: str, token_hash: str, gateway: str, above: int
+    ) -> StoredSession | bool:
         """The session; else whether it was known, and is over."""
         known = session in self.memory._sessions
-        stored = await self.memory.claim(session, token_hash)
+        stored = await self.memory.claim(session, token_hash, gateway, above)
         if stored is None:
             return known
         self._watch.claimed(stored)
         return stored
 
-    async def _epoch_of(self, session: str) -> int | None:
-        return await self.memory.epoch_of(session)
+    async def _raise_epoch(self, session: str, above: int, gateway: str) -> int | None:
+        epoch = await self.memory.raise_epoch(session, above, gateway)
+        if epoch is not None:
+            self._watch.raised(session, epoch)
+        return epoch
 
-    async def _sweep(self, limit: int) -> list[StoredSession]:
-        swept = await self.memory.sweep(limit)
+    async def _sweep(self, limit: int, gateway: str) -> list[StoredSession]:
+        swept = await self.memory.sweep(limit, gateway)
         for stored in swept:
             self._watch.claimed(stored, swept=True)
         return swept
@@ -199,16 +204,18 @@ class RemoteStore:
         self._server = server
         self._belief = StoreBelief(clock)
 
-    async def commit(self, writes: Sequence[SessionWrite]) -> CommitResult:
+    async def commit(self, writes: Sequence[SessionWrite], gateway: str = "") -> CommitResult:
         """Write all; see the base."""
-        result: CommitResult = await self._ask("commit", writes)
+        result: CommitResult = await self._ask("commit", writes, gateway)
         return result
 
-    async def claim(self, session: str, token_hash: str) -> StoredSession | None:
+    async def claim(
+        self, session: str, token_hash: str, gateway: str = "", above: int = 0
+    ) -> StoredSession | None:
         """Become the owner; see the base."""
         await self._settled()
         stored: StoredSession | PermissionError | bool = await self._ask(
-            "claim", session, token_hash
+            "claim", session, token_hash, gateway, above
         )
         if isinstance(stored, PermissionError):
             raise stored
@@ -217,15 +224,15 @@ class RemoteStore:
             self._belief.check_lacking(session)
         return None if isinstance(stored, bool) else stored
 
-    async def epoch_of(self, session: str) -> int | None:
-        """The owner's epoch; see the base."""
-        epoch: int | None = await self._ask("epoch_of", session)
+    async def raise_epoch(self, session: str, above: int, gateway: str) -> int | None:
+        """Become the owner of a session that is known; see the base."""
+        epoch: int | None = await self._ask("raise_epoch", session, above, gateway)
         return epoch
 
-    async def sweep(self, limit: int) -> list[StoredSession]:
+    async def sweep(self, limit: int, gateway: str = "") -> list[StoredSession]:
         """Claim sessions past their deadline; see the base."""
         await self._settled()
-        swept: list[StoredSession] = await self._ask("sweep", limit)
+        swept: list[StoredSession] = await self._ask("sweep", limit, gateway)
         return swept
 
     async def delete(self, session: str, epoch: int) -> None:

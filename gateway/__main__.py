@@ -77,7 +77,8 @@ def _spool(settings: GatewaySettings) -> Spool | None:
 
 def _membership(settings: GatewaySettings, clock: Clock, dial: Dial) -> MembershipSource:
     if settings.router:
-        return RouterWatch(settings.router, settings.server_name, clock, dial)
+        secret = settings.mesh_secret.get_secret_value()
+        return RouterWatch(settings.router, settings.server_name, clock, dial, secret)
     return StaticList(settings.instance_addresses, dial)
 
 

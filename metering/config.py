@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pydantic import Field, model_validator
 
-from mesh.settings import ServiceSettings
+from mesh.settings import InnerSettings
 from mesh.store import PARTITIONS_MAX, REDIS_URL_PATTERN, Partitions, partitions_of
 
 __all__ = ["MeteringSettings"]
 
 
-class MeteringSettings(ServiceSettings):
+class MeteringSettings(InnerSettings):
     """What metering can be told."""
 
     port: int = Field(7090, ge=0, le=65535, description="gRPC port; 0: any free one.")

@@ -149,8 +149,12 @@ class SessionRegistry:
         if owner and not hmac.compare_digest(owner.identity.token_hash, token_hash):
             raise _expired()
         try:
-            above = owner.epoch if owner else 0
-            stored = await self.deps.store.claim(resume.session, token_hash, self._me, above)
+            # A session that nobody has written yet may live at another gateway: either it is found
+            # later, or it is gone for good.
+            bars, above = owner is None, owner.epoch if owner else 0
+            stored = await self.deps.store.claim(
+                resume.session, token_hash, self._me, above=above, bars=bars
+            )
         except PermissionError:
             raise _expired() from None
         except StoreUnavailableError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -15,7 +16,8 @@ from gateway.budgets.account import (
     Account,
     Answer,
     Answers,
-    Hold,
+    Request,
+    Seed,
     Settle,
     Verdict,
 )
@@ -23,12 +25,15 @@ from gateway.store.base import StoreUnavailableError
 from mesh.clock import Clock
 from mesh.store_link import Argument, Script, open_link
 
-__all__ = ["AccountName", "BudgetStore", "MemoryBudgets", "RedisBudgets"]
+__all__ = ["ACCOUNTS_KEPT_MAX", "AccountName", "BudgetStore", "MemoryBudgets", "RedisBudgets"]
 
 _SCRIPT = Script((resources.files("gateway.store") / "scripts" / "budget.lua").read_text())
 # A month's account is kept until nobody can ask about it any more; a budget without period for ever.
 KEPT_MS = 70 * 86_400_000
+_ANSWER_HEAD = 3
 _ANSWER_PARTS = 3
+# In memory: over it the accounts of periods go that nobody has asked for the longest, and that nothing is held in.
+ACCOUNTS_KEPT_MAX = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +49,13 @@ class AccountName:
 class BudgetStore(Protocol):
     """Both implementations are held to the same behaviour by one suite."""
 
-    async def apply(self, account: AccountName, requests: Sequence[Hold | Settle]) -> Answers:
-        """Do all requests in order, at once. Raises `StoreUnavailableError`; it may have happened then."""
+    async def apply(
+        self, account: AccountName, requests: Sequence[Request], born_ms: int = 0
+    ) -> Answers:
+        """Do all requests in order, at once. Raises `StoreUnavailableError`; it may have happened then.
+
+        `born_ms`: the moment (Unix ms) at which an account that is new is born; 0: there is no ledger.
+        """
         ...
 
     async def close(self) -> None:
@@ -59,12 +69,26 @@ class MemoryBudgets:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.accounts: dict[str, Account] = {}
+        self._ending: OrderedDict[str, None] = OrderedDict()
 
-    async def apply(self, account: AccountName, requests: Sequence[Hold | Settle]) -> Answers:
+    async def apply(
+        self, account: AccountName, requests: Sequence[Request], born_ms: int = 0
+    ) -> Answers:
         """Do them; see the base."""
         books = self.accounts.setdefault(account.name, Account())
+        if account.ends:
+            self._ending[account.name] = None
+            self._ending.move_to_end(account.name)
         now_ms = round(self._clock.monotonic() * 1000)
-        return books.apply(requests, account.limit, account.soft, now_ms)
+        answers = books.apply(requests, account.limit, account.soft, now_ms, born_ms)
+        if len(self.accounts) > ACCOUNTS_KEPT_MAX:
+            self._drop_idlest()
+        return answers
+
+    def _drop_idlest(self) -> None:
+        idlest = next((name for name in self._ending if not self.accounts[name].holds), None)
+        if idlest is not None:
+            del self.accounts[idlest], self._ending[idlest]
 
     async def close(self) -> None:
         """Nothing is held."""
@@ -76,7 +100,9 @@ class RedisBudgets:
     def __init__(self, url: str) -> None:
         self._link = open_link(url, [_SCRIPT])
 
-    async def apply(self, account: AccountName, requests: Sequence[Hold | Settle]) -> Answers:
+    async def apply(
+        self, account: AccountName, requests: Sequence[Request], born_ms: int = 0
+    ) -> Answers:
         """Do them in one round trip; see the base."""
         # The braces keep an account's three keys on one node of a cluster.
         key = f"seedance:budget:{{{account.name}}}"
@@ -86,6 +112,7 @@ class RedisBudgets:
             KEPT_MS if account.ends else 0,
             SETTLED_KEPT_MS,
             DRY_MS,
+            born_ms,
         ]
         for request in requests:
             arguments += _words(request)
@@ -93,21 +120,24 @@ class RedisBudgets:
             (reply,) = await self._link.ask([_SCRIPT.call([key], arguments)])
         except (RedisError, OSError) as error:
             raise StoreUnavailableError(type(error).__name__) from error
-        columns = (reply[1 + part :: _ANSWER_PARTS] for part in range(_ANSWER_PARTS))
+        crossed, born_ms, unseeded = reply[:_ANSWER_HEAD]
+        columns = (reply[_ANSWER_HEAD + part :: _ANSWER_PARTS] for part in range(_ANSWER_PARTS))
         holds = (
             Answer(held, Verdict(verdict), bool(dry))
             for held, verdict, dry in zip(*columns, strict=True)
         )
-        return Answers(tuple(holds), bool(reply[0]))
+        return Answers(tuple(holds), bool(crossed), born_ms, bool(unseeded))
 
     async def close(self) -> None:
         """Give back connections."""
         await self._link.close()
 
 
-def _words(request: Hold | Settle) -> tuple[str | int, ...]:
+def _words(request: Request) -> tuple[str | int, ...]:
     if isinstance(request, Settle):
-        return ("settle", request.stream, request.cost)
+        return ("settle", request.stream, request.cost, request.ended_ms)
+    if isinstance(request, Seed):
+        return ("seed", request.cost)
     return (
         *("hold", request.stream, request.want, request.least, request.used),
         *(request.step, request.ttl_ms, int(request.returns), int(request.lasting)),

@@ -32,6 +32,7 @@ __all__ = ["MemoryStore"]
 # Nobody reads the usage stream of a mesh without Redis: keep the newest for whoever looks.
 USAGE_KEPT_MAX = 10_000
 TICKETS_MAX = 10_000
+BARRED_KEPT_MAX = 10_000
 NOTES_MAX = 1_000
 
 
@@ -90,6 +91,7 @@ class MemoryStore:
         self._clock = clock
         self._resume_ttl_s = resume_ttl_s
         self._sessions: dict[str, _Session] = {}
+        self._barred: dict[tuple[str, str], None] = {}
         self._tickets: dict[str, tuple[bytes, float]] = {}
         self._notes: dict[str, tuple[bytes, float]] = {}
         self._mark = secrets.token_hex(8)
@@ -109,6 +111,10 @@ class MemoryStore:
         stored = self._find(write.session)
         if stored is not None and (stored.gone or stored.is_of_another(write.epoch, gateway)):
             return "fenced"
+        if stored is None and write.created is not None:
+            token_hash = json.loads(write.created)["token_hash"]
+            if (write.session, token_hash) in self._barred:
+                return "fenced"
         lacking = stored is None and write.created is None and not write.rewrite
         if lacking and not write.closed:
             return "missing"
@@ -130,10 +136,20 @@ class MemoryStore:
         return ""
 
     async def claim(
-        self, session: str, token_hash: str, gateway: str = "", above: int = 0
+        self,
+        session: str,
+        token_hash: str,
+        gateway: str = "",
+        *,
+        above: int = 0,
+        bars: bool = False,
     ) -> StoredSession | None:
         """Become the owner; see the base."""
         stored = self._find(session)
+        if stored is None and bars:
+            self._barred[session, token_hash] = None
+            while len(self._barred) > BARRED_KEPT_MAX:
+                del self._barred[next(iter(self._barred))]
         if stored is None or stored.gone or stored.swept:
             return None
         known_hash = json.loads(stored.created)["token_hash"]

@@ -103,7 +103,7 @@ class RedisStore(RedisNotes):
         refused: list[tuple[str, Reply]] = []
         for start in range(0, len(writes), COMMIT_SESSIONS_MAX):
             batch = writes[start : start + COMMIT_SESSIONS_MAX]
-            calls = list(self._calls(batch))
+            calls = list(_by_partition(batch, self._partitions))
             commits = [self._commit_command(*call, gateway) for call in calls]
             replies = await self._run([*commits, *self._watch_commands(batch)])
             for (_, called), said in zip(calls, replies, strict=False):
@@ -118,18 +118,6 @@ class RedisStore(RedisNotes):
             missing=frozenset(session for session, verdict in refused if verdict == _MISSING),
             failed=frozenset(session for session, verdict in refused if isinstance(verdict, bytes)),
         )
-
-    def _calls(
-        self, writes: Sequence[SessionWrite]
-    ) -> Iterator[tuple[int, Sequence[SessionWrite]]]:
-        """What one script call writes: sessions of one partition, and not too many."""
-        parts: dict[int, list[SessionWrite]] = {}
-        of = self._partitions.of
-        for write in writes:
-            parts.setdefault(of(write.session), []).append(write)
-        for partition, part in parts.items():
-            for first in range(0, len(part), SCRIPT_SESSIONS_MAX):
-                yield partition, part[first : first + SCRIPT_SESSIONS_MAX]
 
     def _commit_command(
         self, partition: int, writes: Sequence[SessionWrite], gateway: str
@@ -148,19 +136,27 @@ class RedisStore(RedisNotes):
             _log.error("a session cannot be written: %s", error.decode())
 
     async def claim(
-        self, session: str, token_hash: str, gateway: str = "", above: int = 0
+        self,
+        session: str,
+        token_hash: str,
+        gateway: str = "",
+        *,
+        above: int = 0,
+        bars: bool = False,
     ) -> StoredSession | None:
         """Become the owner; see the base."""
         if not SESSION_ID.fullmatch(session):
             return None
         await self._settled(session)
         reply = await self._claim("resume", session, gateway, token_hash, above)
+        if reply[0] == b"unknown":
+            await self._sure_it_is_gone(session)
+            if bars:  # by the same script: it may have come meanwhile
+                reply = await self._claim("bar", session, gateway, token_hash, above)
         if reply[0] == b"denied":
             raise PermissionError
         if reply[0] == b"failed":
             raise StoreUnavailableError("the session cannot be read")
-        if reply[0] == b"unknown":
-            await self._sure_it_is_gone(session)
         if reply[0] in (b"unknown", b"gone"):
             return None
         return read_claimed(session, *reply[1:])
@@ -328,6 +324,18 @@ class RedisStore(RedisNotes):
         if self._belief.failed():
             _log.warning("the store is away: %s", why)
         return StoreUnavailableError(why)
+
+
+def _by_partition(
+    writes: Sequence[SessionWrite], partitions: Partitions
+) -> Iterator[tuple[int, Sequence[SessionWrite]]]:
+    """What each script call writes: sessions of one partition, and not too many."""
+    parts: dict[int, list[SessionWrite]] = {}
+    for write in writes:
+        parts.setdefault(partitions.of(write.session), []).append(write)
+    for partition, part in parts.items():
+        for first in range(0, len(part), SCRIPT_SESSIONS_MAX):
+            yield partition, part[first : first + SCRIPT_SESSIONS_MAX]
 
 
 def _is_of_the_server(error: str) -> bool:

@@ -65,7 +65,12 @@ def unsent_bytes(port: int) -> int:
     return total
 
 
-def more_files() -> None:
-    """Allow this process and those it starts as many open files as the system lets it."""
+def more_files(needed: int = 0) -> None:
+    """Allow this process and those it starts as many open files as the system lets it.
+
+    Raises `SystemExit` where these are fewer than `needed`.
+    """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < needed:
+        raise SystemExit(f"{needed:,} open files a process are needed, {hard:,} allowed: ulimit -n")
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

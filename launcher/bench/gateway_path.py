@@ -27,40 +27,46 @@ from mesh.telemetry.metrics import GatewayMetrics
 from mesh.telemetry.tracing import Tracing
 from seedance.v2 import inference_pb2 as pb
 
-__all__ = ["PathCase"]
+__all__ = ["ACK_EVERY", "TEXT", "OneInstance", "PathCase", "Sink", "seq_of"]
 
 TEXT = b" quantum"
 ACK_EVERY = 8
 
 
-class _OneInstance:
+class OneInstance:
     """`Upstream` over one call that nobody carries."""
 
     def __init__(self) -> None:
         self.call = CallStreams("inference-0", lambda: None)
 
     def choose(self, where: Where) -> str:
+        """The only one."""
         del where
         return "inference-0"
 
     def open(self, instance: str, spec: Open, listener: StreamListener) -> StreamHandle:
+        """On the one call."""
         del instance
         return self.call.open(spec, listener)
 
     def attach(self, instance: str, spec: Attach, listener: StreamListener) -> StreamHandle:
+        """No call breaks."""
         raise AssertionError("nothing breaks here", instance, spec, listener)
 
     def models(self) -> list[str]:
+        """One."""
         return ["m"]
 
     def ready(self) -> bool:
+        """Always."""
         return True
 
     def pressure(self) -> PressureLevel:
+        """None."""
         return PressureLevel.NONE
 
 
-class _Sink:
+class Sink:
     """A socket that counts what it is given."""
 
     piece_at: float | None = None
@@ -75,21 +81,24 @@ class _Sink:
         self.on_small: Any = None
 
     def send_text(self, text: str) -> None:
+        """Count it, and keep the last one that has a number."""
         self.frames += 1
         if '"seq":' in text:
             self.last = text
 
     def send_bytes(self, data: bytes) -> None:
+        """Not to a client that offered JSON."""
         raise AssertionError("this client offered JSON", data)
 
     def send_ping(self) -> None:
-        pass
+        """Nobody is silent."""
 
     def send_close(self, code: int, reason: str) -> None:
+        """Nobody is closed."""
         raise AssertionError(f"closed with {code}: {reason}")
 
     async def give_way(self) -> None:
-        pass
+        """There is nobody else."""
 
 
 def _deps() -> GatewayDeps:
@@ -101,7 +110,7 @@ def _deps() -> GatewayDeps:
         settings,
         clock,
         store,
-        _OneInstance(),
+        OneInstance(),
         Tracing("gateway", "bench"),
         GatewayMetrics(),
         authenticator,
@@ -116,14 +125,14 @@ class _GatewayPath:
         self.deps = _deps()
         self.registry = SessionRegistry(self.deps)
         self.call: CallStreams = self.deps.upstream.call  # type: ignore[attr-defined]
-        self.sinks = [_Sink() for _ in range(streams)]
+        self.sinks = [Sink() for _ in range(streams)]
         self.connections = [self._connect(sink, n) for n, sink in enumerate(self.sinks)]
         self._tokens = 0
         self._bytes = 0
         self._unacknowledged = 0
         self._acked = [0] * streams
 
-    def _connect(self, sink: _Sink, number: int) -> Connection:
+    def _connect(self, sink: Sink, number: int) -> Connection:
         connection = Connection(
             self.deps,
             self.registry,
@@ -191,7 +200,7 @@ class _GatewayPath:
         if self._unacknowledged >= ACK_EVERY:
             self._unacknowledged = 0
             for sink in self.sinks:
-                ack = f'{{"type":"ack","seq":{_seq_of(sink.last) + 1}}}'
+                ack = f'{{"type":"ack","seq":{seq_of(sink.last) + 1}}}'
                 assert sink.on_small(ack.encode())  # noqa: S101 - else it measures another way
         self.call.take_request()
 
@@ -246,6 +255,7 @@ class PathCase:
             await self._path.turn(messages)
 
 
-def _seq_of(text: str) -> int:
+def seq_of(text: str) -> int:
+    """The number of a frame."""
     digits = text.partition('"seq":')[2]
     return int(digits[: digits.index(",")])

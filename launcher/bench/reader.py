@@ -11,15 +11,15 @@ import base64
 import json
 import socket
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from launcher.loadtest.framing import Opcode, framed, take_frames, upgrade_request
 
-__all__ = ["Reader", "open_readers", "script_messages"]
+__all__ = ["Reader", "connect", "number_in", "open_all", "open_readers", "script_messages"]
+
+R = TypeVar("R", bound="Reader")
 
 ACK_EVERY, ACK_AFTER_S = 8, 0.05
-# A stalled reader's own kernel is not to hide it.
-RECEIVE_BUFFER_BYTES = 4096
 CONNECTS_AT_ONCE = 50
 
 
@@ -34,7 +34,10 @@ def script_messages(tokens: Sequence[bytes], *, dt_ms: float, repeat: int) -> li
 
 
 class Reader(asyncio.Protocol):
-    """One WebSocket. `on_token(reader)` and `on_end(reader)` are called for each such frame."""
+    """One WebSocket. `on_token(reader)` is called for each such frame."""
+
+    # A stalled reader's own kernel is not to hide it. 0: the kernel's own choice.
+    receive_buffer_bytes = 4096
 
     def __init__(self, host: str, *, windowed: bool, name: str) -> None:
         self.open: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -111,7 +114,7 @@ class Reader(asyncio.Protocol):
     @property
     def offset(self) -> int:
         """The bytes of text before the last token frame; 0: there was none."""
-        return _number_in(self._last_token, b'"offset":') if self._last_token else 0
+        return number_in(self._last_token, b'"offset":') if self._last_token else 0
 
     @property
     def delta(self) -> bytes:
@@ -124,7 +127,11 @@ class Reader(asyncio.Protocol):
             self._timer.cancel()
             self._timer = None
         self._unacknowledged = 0
-        self.write({"type": "ack", "seq": _seq_of(self._last) + 1})
+        self.acknowledge_until(_seq_of(self._last))
+
+    def acknowledge_until(self, seq: int) -> None:
+        """Say that everything up to this frame is processed."""
+        self._write(Opcode.TEXT, b'{"type":"ack","seq":%d}' % (seq + 1))
 
     def write(self, frame: dict[str, Any]) -> None:
         """Send a frame."""
@@ -156,34 +163,42 @@ class Reader(asyncio.Protocol):
 
 
 def _seq_of(frame: bytes) -> int:
-    return _number_in(frame, b'"seq":')
+    return number_in(frame, b'"seq":')
 
 
-def _number_in(frame: bytes, name: bytes) -> int:
+def number_in(frame: bytes, name: bytes) -> int:
+    """The first number in a frame that follows `name`."""
     digits = frame.partition(name)[2]
     end = min(at for at in (digits.find(b","), digits.find(b"}")) if at >= 0)
     return int(digits[:end])
 
 
-async def _connect(address: str, *, windowed: bool, name: str) -> Reader:
+async def connect(kind: type[R], address: str, *, windowed: bool, name: str) -> R:
+    """A reader whose WebSocket is open. Raises `OSError`."""
     host, _, port = address.rpartition(":")
     loop = asyncio.get_running_loop()
     sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
+    if kind.receive_buffer_bytes:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, kind.receive_buffer_bytes)
     sock.setblocking(False)
     await loop.sock_connect(sock, (host, int(port)))
     _, reader = await loop.create_connection(
-        lambda: Reader(address, windowed=windowed, name=name), sock=sock
+        lambda: kind(address, windowed=windowed, name=name), sock=sock
     )
     await reader.open
     return reader
 
 
-async def open_readers(address: str, count: int, *, windowed: bool = True) -> list[Reader]:
+async def open_all(kind: type[R], address: str, count: int, *, windowed: bool = True) -> list[R]:
     """Connect so many, each a user of its own to the router's rule."""
-    readers: list[Reader] = []
+    readers: list[R] = []
     for first in range(0, count, CONNECTS_AT_ONCE):
         names = [f"bench-{first + i}" for i in range(min(CONNECTS_AT_ONCE, count - first))]
-        connecting = (_connect(address, windowed=windowed, name=name) for name in names)
+        connecting = (connect(kind, address, windowed=windowed, name=name) for name in names)
         readers += await asyncio.gather(*connecting)
     return readers
+
+
+async def open_readers(address: str, count: int, *, windowed: bool = True) -> list[Reader]:
+    """`open_all` of those that parse each frame."""
+    return await open_all(Reader, address, count, windowed=windowed)

@@ -182,6 +182,20 @@ async def test_unknown_sessions_are_none(store: StoreUnderTest, session: str) ->
     assert await store.one.claim(session, HASH) is None
 
 
+async def test_what_a_client_was_told_is_gone_does_not_come(store: StoreUnderTest) -> None:
+    """A first commit that comes after its client's `session_expired` is fenced: the client asked anew (§4.8)."""
+    assert await store.other.claim("s1", HASH, bars=True) is None
+    assert await store.other.claim("s2", "0" * 64, bars=True) is None
+    assert await store.other.claim("s3", HASH) is None
+    writes = [replace(FIRST, session=name) for name in ("s1", "s2", "s3")]
+    assert (await store.one.commit(writes)).fenced == {"s1"}
+    assert (await store.one.commit([replace(FIRST, rewrite=True)])).fenced == {"s1"}
+    assert await store.other.claim("s1", HASH) is None
+    # Neither a stranger with another token nor the session's own gateway bars it.
+    await _claim(store, "s2")
+    await _claim(store, "s3")
+
+
 async def test_a_write_to_nothing_is_missing(store: StoreUnderTest) -> None:
     """A store that lost the session says so, and takes it when it is written anew."""
     part = SessionWrite("s1", 3, entries=_entries(41))

@@ -35,7 +35,7 @@ async def test_epochs_rise_by_one(store: StoreUnderTest) -> None:
     assert [await _claimed(store) for _ in range(3)] == [2, 3, 4]
     assert await store.one.raise_epoch("s1", 3, "a") == 5
     assert await store.one.raise_epoch("s1", 9, "a") == 10
-    claimed = await store.other.claim("s1", HASH, "b", 20)
+    claimed = await store.other.claim("s1", HASH, "b", above=20)
     assert claimed is not None
     assert (claimed.epoch, claimed.former) == (21, "a")
 

@@ -163,11 +163,11 @@ class StoreServer:
         return result
 
     async def _claim(
-        self, session: str, token_hash: str, gateway: str, above: int
+        self, session: str, token_hash: str, gateway: str, above: int, bars: bool
     ) -> StoredSession | bool:
         """The session; else whether it was known, and is over."""
         known = session in self.memory._sessions
-        stored = await self.memory.claim(session, token_hash, gateway, above)
+        stored = await self.memory.claim(session, token_hash, gateway, above=above, bars=bars)
         if stored is None:
             return known
         self._watch.claimed(stored)
@@ -210,18 +210,26 @@ class RemoteStore:
         return result
 
     async def claim(
-        self, session: str, token_hash: str, gateway: str = "", above: int = 0
+        self,
+        session: str,
+        token_hash: str,
+        gateway: str = "",
+        *,
+        above: int = 0,
+        bars: bool = False,
     ) -> StoredSession | None:
         """Become the owner; see the base."""
         await self._settled()
         stored: StoredSession | PermissionError | bool = await self._ask(
-            "claim", session, token_hash, gateway, above
+            "claim", session, token_hash, gateway, above, False
         )
-        if isinstance(stored, PermissionError):
-            raise stored
         if stored is False:
             await self.generation_mark()
             self._belief.check_lacking(session)
+            if bars:
+                stored = await self._ask("claim", session, token_hash, gateway, above, True)
+        if isinstance(stored, PermissionError):
+            raise stored
         return None if isinstance(stored, bool) else stored
 
     async def raise_epoch(self, session: str, above: int, gateway: str) -> int | None:

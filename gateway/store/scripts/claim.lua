@@ -1,9 +1,10 @@
 -- Makes the caller a session's owner: raises the epoch and returns all there is.
 --
 -- KEYS[1]  the session's hash (see commit.lua)
--- ARGV     mode: resume (a client came back), sweep (its deadline has passed) or raise (a client came
---          back to a gateway that has all there is), the token's hash (resume), keep_ms, deadline_ms,
---          the gateway, an epoch that the new one is above
+-- ARGV     mode: resume (a client came back), bar (the same; and what is unknown is not to come any
+--          more), sweep (its deadline has passed) or raise (a client came back to a gateway that has
+--          all there is), the token's hash (resume, bar), keep_ms, deadline_ms, the gateway, an epoch
+--          that the new one is above
 -- Returns  {'unknown'}; {'gone'}: it is over; {'denied'}: another token's hash; {'later', ms}: the deadline has not passed;
 --          {'raised', epoch};
 --          or {'claimed', epoch, the hash's fields and values, log, {id, packed token ids, ...}}
@@ -20,6 +21,10 @@ if stored[2] then
 end
 -- Without a deadline its first write never came to its end: there is nothing to go on with yet.
 if not stored[5] then
+  if mode == 'bar' then
+    redis.call('SADD', base .. ':barred', token_hash)
+    redis.call('PEXPIRE', base .. ':barred', keep_ms)
+  end
   return {'unknown'}
 end
 -- A swept session is being billed: to bring it back now would bill what follows to nobody.
@@ -31,7 +36,7 @@ if mode == 'raise' then
   redis.call('HSET', base, 'epoch', epoch, 'gateway', gateway)
   return {'raised', epoch}
 end
-if mode == 'resume' then
+if mode ~= 'sweep' then
   if cjson.decode(stored[4])['token_hash'] ~= token_hash then
     return {'denied'}
   end
@@ -52,7 +57,7 @@ for at = 1, #fields, 2 do
 end
 
 redis.call('HSET', base, 'epoch', epoch, 'gateway', gateway)
-if mode == 'resume' then
+if mode ~= 'sweep' then
   redis.call('HSET', base, 'deadline', now_ms + deadline_ms)
 else
   redis.call('HSET', base, 'swept', 1)

@@ -1,0 +1,1 @@
+"""What a hop through the gateway costs, each figure beside its target."""

@@ -22,6 +22,7 @@ __all__ = [
     "LogEntry",
     "SessionStore",
     "SessionWrite",
+    "StoreLateError",
     "StoreUnavailableError",
     "StoredSession",
     "StoredStream",
@@ -47,6 +48,10 @@ ENDS_KEPT_MAX = 1024
 
 class StoreUnavailableError(Exception):
     """The store cannot be reached, or is back too recently to be believed."""
+
+
+class StoreLateError(StoreUnavailableError):
+    """This process was too busy to look for the answer in time: no word about the store."""
 
 
 @dataclass(frozen=True, slots=True)

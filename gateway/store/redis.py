@@ -24,6 +24,7 @@ from gateway.store.base import (
     GatewayLease,
     SessionWrite,
     StoredSession,
+    StoreLateError,
     StoreUnavailableError,
     UsageEvent,
     UsageMarks,
@@ -35,7 +36,15 @@ from gateway.store.names import SESSION_ID
 from gateway.store.redis_notes import RedisNotes
 from mesh.clock import Clock
 from mesh.store import USAGE_PAYLOAD_FIELD, Partitions
-from mesh.store_link import Argument, Command, Reply, Script, StoreMisfitError, open_link
+from mesh.store_link import (
+    Argument,
+    Command,
+    LateTimeoutError,
+    Reply,
+    Script,
+    StoreMisfitError,
+    open_link,
+)
 
 __all__ = ["RedisStore"]
 
@@ -314,6 +323,8 @@ class RedisStore(RedisNotes):
                     type(reply) is not ResponseError or _is_of_the_server(str(reply))
                 ):
                     raise reply
+        except LateTimeoutError as error:
+            raise StoreLateError from error
         except (RedisError, OSError) as error:
             raise self._away(_told(error)) from error
         if self._belief.answered():

@@ -96,6 +96,7 @@ class SessionOwner:
     ) -> None:
         self.identity = identity
         self.epoch = epoch
+        self.guessed = False  # the epoch: the store was away when it was raised
         self.machine = machine
         self.deps: GatewayDeps = registry.deps
         self.state = OwnerState.OWNING
@@ -245,10 +246,8 @@ class SessionOwner:
             machine.wants.traceparent or carried,
             reused=self.machine.streams.forgets,
         )
-        permit, self._permit = self._permit, None
-        permit = permit or self.deps.tenants.adopt(self.identity.tenant)
-        generation = generation_of(self, machine, opening, permit)
-        self._generations[stream] = generation
+        permit, self._permit = self._permit or self.deps.tenants.adopt(self.identity.tenant), None
+        generation = self._generations[stream] = generation_of(self, machine, opening, permit)
         self.journal.touch(stream)
         # With the store away nothing waits for it (§4.4).
         machine.stored = self._checkpointer.state is StoreState.AWAY
@@ -280,6 +279,7 @@ class SessionOwner:
     def stored(self, write: SessionWrite) -> None:
         """A write is in the store."""
         self.journal.stored(write)
+        self.guessed = self.guessed and write.epoch != self.epoch
         for stream in write.streams:
             if stream.ended is not None and stream.id in self._generations:
                 self._generations.pop(stream.id).release()
@@ -311,8 +311,10 @@ class SessionOwner:
         self.step(StoreLevel(committed, self.deps.clock.wall_ms()))
 
     def fenced(self) -> None:
-        """A newer owner has the session: let go of everything without touching it (§4.6)."""
-        self._let_go(CloseCode.TAKEN_OVER, "the session is owned by another gateway")
+        """Another owner has the session: let go of everything without touching it (§4.6)."""
+        # Whose client came later nobody knows of a guess: it may ask again, and is then the newest.
+        code = CloseCode.TRY_AGAIN_LATER if self.guessed else CloseCode.TAKEN_OVER
+        self._let_go(code, "the session is owned by another gateway")
 
     def failed(self) -> None:
         """A fault of ours: let go, so that the client resumes from what the store has."""

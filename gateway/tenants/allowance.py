@@ -126,6 +126,7 @@ class Allowance:
                 self._demand(limit, period_s),
                 SURE_PART if limit in _RATES else 0.0,
                 whole=limit not in _RATES,
+                gateways=round(1 / self._share),
             )
             for limit in Limit
             if (total := self._total(limit)) < math.inf

@@ -76,6 +76,11 @@ bench-short: $(STAMP) ## Has a token become dearer than baseline.json says? Unde
 profile: $(STAMP) ## What a token costs a real gateway, beside nginx; ARGS='--profile FILE' for py-spy's samples
 	$(BIN)/python -m launcher.bench.hop $(ARGS)
 
+LITELLM ?= /tmp/seedance-litellm
+bench-litellm: $(STAMP) ## LiteLLM's proxy beside ours, the same upstream; installs it into LITELLM (/tmp/…)
+	@[ -x $(LITELLM)/bin/litellm ] || { $(PYTHON) -m venv $(LITELLM) && $(LITELLM)/bin/python -m pip install --quiet 'litellm[proxy]'; }
+	$(BIN)/python -m launcher.bench.proxies --litellm $(LITELLM)/bin/litellm $(ARGS)
+
 bench-engine: $(STAMP) ## Our mesh beside llama-cpp-python and transformers (ARGS: see docs/benchmarks.md)
 	$(BIN)/python -m launcher.bench.peers $(ARGS)
 

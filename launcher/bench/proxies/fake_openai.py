@@ -48,7 +48,8 @@ _USAGE = {
     "completion_tokens": ANSWER_TOKENS,
     "total_tokens": 9 + ANSWER_TOKENS,
 }
-_TOKEN = _event({"content": " quantum"})
+# No two alike: a proxy may take what repeats itself for a model gone astray.
+_TOKENS = [_event({"content": f" quantum{number}"}) for number in range(ANSWER_TOKENS)]
 _END = (
     _event({}, "stop")
     + _chunk(json.dumps({**_COMMON, "choices": [], "usage": _USAGE}).encode())
@@ -71,9 +72,9 @@ async def _serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
         length = head.partition(b"content-length:")[2].partition(b"\r\n")[0]
         await reader.readexactly(int(length))
         writer.write(_HEAD + _event({"role": "assistant", "content": ""}))
-        for _ in range(ANSWER_TOKENS // _AT_ONCE):
-            for _ in range(_AT_ONCE):
-                writer.write(_TOKEN)
+        for first in range(0, ANSWER_TOKENS, _AT_ONCE):
+            for token in _TOKENS[first : first + _AT_ONCE]:
+                writer.write(token)
             await writer.drain()
             await asyncio.sleep(0)
         writer.write(_END)

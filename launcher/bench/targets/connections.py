@@ -98,7 +98,7 @@ async def memory(data: Path) -> AsyncIterator[Figure]:
 async def _stalled(gateway: _Gateway, who: str, *, windowed: bool) -> Figure:
     await _warm(gateway)
     before = gateway.bytes_held()
-    readers = await open_all(StallingReader, gateway.address, STALLED, windowed=windowed)
+    readers = await open_all(_StallingReader, gateway.address, STALLED, windowed=windowed)
     for reader in readers:
         reader.stall()
         reader.ask(script_messages([b"x"], dt_ms=0, repeat=1))
@@ -114,7 +114,7 @@ async def _stalled(gateway: _Gateway, who: str, *, windowed: bool) -> Figure:
     )
 
 
-class StallingReader(LightReader):
+class _StallingReader(LightReader):
     """Its own kernel is not to hide what it does not read."""
 
     receive_buffer_bytes = 4096

@@ -34,13 +34,8 @@ $(STAMP): $(RUN_STAMP)
 up: $(RUN_STAMP) ## The whole mesh on this machine, a real model answering on PORT (8080)
 	@exec $(BIN)/seedance up --port $(PORT)
 
-test: $(STAMP) ## Unit, property, contract, integration, end-to-end and browser tests
-	@# A process for each level: hundreds of event loops with gRPC's threads in one process are a test
-	@# of gRPC, not of ours.
-	$(BIN)/python -m pytest tests/unit tests/property tests/contract tests/test_tidy.py
-	$(BIN)/python -m pytest tests/simulation
-	$(BIN)/python -m pytest tests/integration
-	$(BIN)/python -m pytest -m 'not compose' tests/e2e
+test: $(STAMP) ## Unit, property, contract, simulation, integration, end-to-end and browser tests
+	$(BIN)/python -m tests.levels
 
 lint: $(STAMP) proto-check ## ruff, import-linter, buf
 	$(BIN)/ruff check .

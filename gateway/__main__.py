@@ -39,6 +39,8 @@ from mesh.lifecycle import die_with_parent, run_service
 from mesh.rpc.channel import Dial, open_channel
 from mesh.rpc.identity import identity_of
 from mesh.settings import exit_with
+from mesh.store import check_store
+from mesh.store_link import StoreMisfitError
 from mesh.telemetry.logs import setup_logs
 from mesh.telemetry.metrics import GatewayMetrics, serve_metrics
 from mesh.telemetry.tracing import Tracing
@@ -52,7 +54,16 @@ INSTANCES_POLL_S = 0.01
 def _store(settings: GatewaySettings, clock: Clock) -> SessionStore:
     if not settings.redis:
         return MemoryStore(clock, settings.resume_ttl_s)
-    return RedisStore(settings.redis, clock, settings.resume_ttl_s)
+    return RedisStore(settings.redis, clock, settings.resume_ttl_s, partitions=settings.partitions)
+
+
+async def _check_store(settings: GatewaySettings) -> None:
+    if not settings.redis:
+        return
+    try:
+        await check_store(settings.redis, settings.partitions)
+    except StoreMisfitError as misfit:
+        exit_with(str(misfit))
 
 
 def _spool(settings: GatewaySettings) -> Spool | None:
@@ -66,7 +77,8 @@ def _spool(settings: GatewaySettings) -> Spool | None:
 
 def _membership(settings: GatewaySettings, clock: Clock, dial: Dial) -> MembershipSource:
     if settings.router:
-        return RouterWatch(settings.router, settings.server_name, clock, dial)
+        secret = settings.mesh_secret.get_secret_value()
+        return RouterWatch(settings.router, settings.server_name, clock, dial, secret)
     return StaticList(settings.instance_addresses, dial)
 
 
@@ -134,6 +146,7 @@ async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
     port = sock.getsockname()[1]
     settings = settings.model_copy(update={"port": port})
     clock = SystemClock()
+    await _check_store(settings)
     store = _store(settings, clock)
     metrics = GatewayMetrics()
     pool = _pool(settings, clock, metrics)

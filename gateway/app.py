@@ -16,7 +16,7 @@ from gateway.deps import GatewayDeps
 from gateway.http_errors import REQUEST_ID_HEADER, error_response, request_id
 from gateway.openai.document import openapi_document
 from gateway.openai.routes import openai_routes
-from gateway.receipts import receipt_routes
+from gateway.receipt_routes import receipt_routes
 from gateway.session.registry import SessionRegistry
 from gateway.ticket_routes import ticket_routes
 from gateway.websocket import serve_websocket

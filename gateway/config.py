@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 
 from pydantic import Field, SecretStr, model_validator
 
 from gateway.budgets.model import read_budgets
 from mesh.settings import ServiceSettings
+from mesh.store import PARTITIONS_MAX, REDIS_URL_PATTERN, Partitions, partitions_of
 
 __all__ = ["GatewaySettings"]
 
@@ -49,7 +51,14 @@ class GatewaySettings(ServiceSettings):
     )
 
     redis: str = Field(
-        "", description="`redis://…` or `unix:///path`; empty: sessions live in this process only."
+        "",
+        description="`redis://…`, `redis+cluster://…` or `unix:///path`; empty: sessions live in this process only.",
+    )
+    store_partitions: int = Field(
+        0,
+        ge=0,
+        le=PARTITIONS_MAX,
+        description="Parts that the store is divided into, each on one node of a cluster; 0: 1, of a cluster 16.",
     )
     commit_interval_ms: float = Field(
         20, ge=1, le=1000, description="Time between two commits to the session store."
@@ -154,8 +163,11 @@ class GatewaySettings(ServiceSettings):
             raise ValueError("anonymous_tenant is for local use: bind host 127.0.0.1, or set keys")
         if self.heartbeat_session_s >= self.heartbeat_connection_s:
             raise ValueError("heartbeat_session_s must be below heartbeat_connection_s")
-        if self.redis and not self.redis.startswith(("redis://", "rediss://", "unix://")):
-            raise ValueError("redis must begin with redis://, rediss:// or unix://")
+        if self.redis and not re.match(REDIS_URL_PATTERN, self.redis):
+            raise ValueError(
+                "redis must begin with redis://, rediss://, redis+cluster://, rediss+cluster:// or unix://"
+            )
+        partitions_of(self.redis, self.store_partitions)
         if self.workers > 1 and not self.redis:
             raise ValueError(
                 "workers: more than one need a store to share: add --redis redis://HOST:6379/0"
@@ -178,6 +190,11 @@ class GatewaySettings(ServiceSettings):
         """Public base URLs of all gateways."""
         scheme = "wss" if self.tls_cert else "ws"
         return _items(self.gateways) or (f"{scheme}://{self.host}:{self.port}",)
+
+    @property
+    def partitions(self) -> Partitions:
+        """How the store is divided."""
+        return partitions_of(self.redis, self.store_partitions)
 
     @property
     def proxies(self) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,12 +22,24 @@ __all__ = ["HEAD_BYTES_MAX", "HEAD_WITHIN_S", "HttpProtocol", "http_protocol"]
 # A request line and headers; a browser's have a few KiB.
 HEAD_BYTES_MAX = 64 * 1024
 HEAD_WITHIN_S = 10.0
+# What stands around a body: chunk sizes, their extensions, trailers. A body in chunks of one byte has
+# five such bytes for each.
+FRAMING_BYTES_MAX = 1024 * 1024
+# What is left of a request that was answered before it had arrived.
+REST_WITHIN_S = 10.0
 # An answer that is not taken: from a full buffer to an almost empty one, as a stream of events (§6), and
 # from the end of the connection to its last byte.
 TAKEN_WITHIN_S = 45.0
 CLOSED_WITHIN_S = 10.0
 _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\n\r\n"
 _TOO_MANY = b"HTTP/1.1 429 Too Many Requests\r\nretry-after: 1\r\nconnection: close\r\n\r\n"
+_BAD_REQUEST = b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\n\r\n"
+# RFC 3986 §3.2: what may stand in a host and its port.
+_HOST = re.compile(rb"[\w.~!$&'()*+,;=%:\[\]-]*", re.ASCII)
+
+
+class _HeadRefusedError(Exception):
+    """Stops the parser: nothing of this request is dealt with."""
 
 
 class HttpProtocol(HttpToolsProtocol):
@@ -41,8 +54,11 @@ class HttpProtocol(HttpToolsProtocol):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._head_bytes = 0
+        # Of this request, without its body; of a later one on the connection, from its second piece on.
+        self._framing_bytes = 0
         self._head_timer: asyncio.TimerHandle | None = None
+        self._rest_timer: asyncio.TimerHandle | None = None
+        self._refusal = _BAD_REQUEST
         self._taking_timer: asyncio.TimerHandle | None = None
         self._counted: str | None = None
         self._answering: RequestResponseCycle | None = None
@@ -80,6 +96,7 @@ class HttpProtocol(HttpToolsProtocol):
         """Wait for nothing more."""
         self._stop_waiting()
         self._cut_off_after(None)
+        self._has_arrived()
         self._count_no_more()
         self._tell_gone()
         super().connection_lost(exc)
@@ -120,15 +137,26 @@ class HttpProtocol(HttpToolsProtocol):
         super().handle_websocket_upgrade()
 
     def data_received(self, data: bytes) -> None:
-        """Parse; what is still a head by then must not be too long."""
+        """Parse; what is no body must not be too long."""
+        self._framing_bytes += len(data)
         super().data_received(data)
-        if self._head_timer is None:
-            return
-        self._head_bytes += len(data)
-        if self._head_bytes > HEAD_BYTES_MAX:
-            self.transport.write(_TOO_LARGE)
-            self._stop_waiting()
-            self.transport.close()
+        in_head = self._head_timer is not None
+        if self._framing_bytes > (HEAD_BYTES_MAX if in_head else FRAMING_BYTES_MAX):
+            self._refusal = _TOO_LARGE
+            self.send_400_response("")
+
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - as uvicorn's
+        """Refuse what is no request; in the middle of an answer there is no place to say so."""
+        answering = self._answering
+        if answering is None or not answering.response_started or answering.response_complete:
+            self.transport.write(self._refusal)
+        self._stop_waiting()
+        self.transport.close()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Trailers are no headers (RFC 9110 §6.5.1), and nobody reads them."""
+        if self._head_timer is not None:
+            super().on_header(name, value)
 
     def on_message_begin(self) -> None:
         """A further request on this connection has a head of its own."""
@@ -139,18 +167,48 @@ class HttpProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """The head is there; a request that came while another is answered waits behind it."""
         self._stop_waiting()
+        self._check_head()
         super().on_headers_complete()
         if not self.pipeline:
             self._answering = self.cycle
 
+    def _check_head(self) -> None:
+        """Raises `_HeadRefusedError` for what is too long, or has not the one `Host` (RFC 9112 §3.2)."""
+        size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+        if size > HEAD_BYTES_MAX:
+            self._refusal = _TOO_LARGE
+            raise _HeadRefusedError
+        hosts = [value for name, value in self.headers if name == b"host"]
+        optional = not hosts and self.parser.get_http_version() == "1.0"
+        if not optional and (len(hosts) != 1 or not _HOST.fullmatch(hosts[0].strip())):
+            raise _HeadRefusedError
+
+    def on_body(self, body: bytes) -> None:
+        """How long a body may be is its reader's to say."""
+        self._framing_bytes -= len(body)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """What follows belongs to the next request."""
+        self._framing_bytes = 0
+        self._has_arrived()
+        super().on_message_complete()
+
     def on_response_complete(self) -> None:
         """The next request that waits is answered."""
+        answered = self._answering
+        if answered is not None and answered.more_body:
+            self._rest_timer = self.loop.call_later(REST_WITHIN_S, self.transport.abort)
         if self.pipeline:
             self._answering = self.pipeline[-1][0]
         super().on_response_complete()
 
+    def _has_arrived(self) -> None:
+        if self._rest_timer is not None:
+            self._rest_timer.cancel()
+            self._rest_timer = None
+
     def _await_head(self) -> None:
-        self._head_bytes = 0
         self._head_timer = self.loop.call_later(HEAD_WITHIN_S, self.transport.abort)
 
     def _stop_waiting(self) -> None:

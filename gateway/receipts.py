@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import (
@@ -22,14 +21,12 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
     load_pem_public_key,
 )
-from fastapi import APIRouter
-from starlette.responses import Response
 
 from seedance.protocol.frames import Usage
 from seedance.protocol.receipt import SignReceipt, TextDigest, receipt_body, signed_bytes
-from seedance.receipt import KEY_PATH, key_id, to_base64url
+from seedance.receipt import key_id, to_base64url
 
-__all__ = ["KeyFileError", "ReceiptSigner", "load_signer", "make_key_file", "receipt_routes"]
+__all__ = ["KeyFileError", "ReceiptSigner", "load_signer", "make_key_file"]
 
 
 class KeyFileError(ValueError):
@@ -104,16 +101,3 @@ def _load(path: str) -> Ed25519PrivateKey | Ed25519PublicKey:
             "make one with `openssl genpkey -algorithm ed25519`"
         )
     return key
-
-
-def receipt_routes(signer: ReceiptSigner | None) -> APIRouter:
-    """`GET /v1/receipts/key`: the public keys, the one that signs first. Public, as keys are."""
-    router = APIRouter()
-    listed = {"object": "list", "data": signer.public_keys if signer else []}
-    body = msgspec.json.encode(listed)
-
-    @router.get(KEY_PATH)
-    async def keys() -> Response:
-        return Response(body, media_type="application/json")
-
-    return router

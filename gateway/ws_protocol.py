@@ -1,7 +1,7 @@
 """uvicorn's WebSocket with what the contract asks and ASGI has no words for (§2, §3).
 
-An empty ping only after silence, the time of the last input, frames that gather for one write per
-turn of the loop, and word of a full transport. The application finds this object in its scope under
+An empty ping only after silence, the time of the last input, frames that gather for one write
+(`gateway.writes`), and word of a full transport. The application finds this object in its scope under
 `SOCKET_EXTENSION`. uvicorn's private names move: the pin in pyproject.toml and this file go together.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
+from functools import lru_cache
 from typing import TYPE_CHECKING, cast
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
@@ -19,6 +20,7 @@ from websockets.protocol import OPEN
 from websockets.speedups import apply_mask
 
 from gateway.send_buffer import round_trip_s, send_buffer_for
+from gateway.writes import Writes
 from mesh.clock import Clock, SystemClock
 
 if TYPE_CHECKING:
@@ -44,6 +46,7 @@ FLOOD_BYTES = 64 * 1024
 CLOSE_REASON_BYTES_MAX = 123
 
 
+@lru_cache(maxsize=1024)  # a token's frame has about a hundred bytes, and is like the one before
 def _header(opcode: int, size: int) -> bytes:
     if size <= _LENGTH_7:
         return bytes((opcode, size))
@@ -73,6 +76,7 @@ class SocketProtocol(WebSocketsSansIOProtocol):
     """
 
     clock: Clock = SystemClock()
+    writes = Writes(clock)
     input_at = 0.0
     piece_at: float | None = None
     on_writable: Callable[[bool], None] = staticmethod(_ignore)
@@ -183,7 +187,7 @@ class SocketProtocol(WebSocketsSansIOProtocol):
         self.queue.put_nowait(
             {"type": "websocket.disconnect", "code": fault.code, "reason": fault.reason}
         )
-        self._flush()
+        self.flush()
         self._write(b"".join(self.conn.data_to_send()))
         self.close_sent = True
         self.transport.resume_reading()
@@ -210,7 +214,7 @@ class SocketProtocol(WebSocketsSansIOProtocol):
         return not (self.close_sent or self.disconnected or self.transport.is_closing())
 
     def send_text(self, text: str) -> None:
-        """Send a text message with what else leaves in this turn of the loop."""
+        """Send a text message; it leaves when the sockets are written to (`gateway.writes`)."""
         self._send(_TEXT_FINAL, text.encode())
 
     def send_bytes(self, data: bytes) -> None:
@@ -218,15 +222,15 @@ class SocketProtocol(WebSocketsSansIOProtocol):
         self._send(_BINARY_FINAL, data)
 
     def _send(self, opcode: int, payload: bytes) -> None:
-        outgoing = self._outgoing
+        outgoing, writes = self._outgoing, self.writes
+        writes.frames += 1
         if not outgoing:
-            # Whoever is not alive by then is not written to (`_flush`).
-            self.loop.call_soon(self._flush)
-        size = len(payload)
-        outgoing.append(bytes((opcode, size)) if size <= _LENGTH_7 else _header(opcode, size))
-        outgoing.append(payload)
+            # Whoever is not alive by then is not written to (`flush`).
+            writes.soon(self)
+        outgoing += (_header(opcode, len(payload)), payload)
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Write what has gathered."""
         outgoing, self._outgoing = self._outgoing, []
         # uvloop raises when one writes to a closed transport.
         if outgoing and self.alive and self.conn.state is OPEN:
@@ -235,7 +239,7 @@ class SocketProtocol(WebSocketsSansIOProtocol):
     def send_ping(self) -> None:
         """Ask whether anybody is there, with empty payload."""
         if self.alive and self.conn.state is OPEN:
-            self._flush()
+            self.flush()
             self.conn.send_ping(b"")
             self._write(b"".join(self.conn.data_to_send()))
 
@@ -243,7 +247,7 @@ class SocketProtocol(WebSocketsSansIOProtocol):
         """Close the WebSocket after what was sent before; the application hears a disconnect."""
         if not self.alive or self.conn.state is not OPEN:
             return
-        self._flush()
+        self.flush()
         short = reason.encode()[:CLOSE_REASON_BYTES_MAX].decode(errors="ignore")
         self.queue.put_nowait({"type": "websocket.disconnect", "code": code, "reason": short})
         self.conn.send_close(code, short)
@@ -288,4 +292,6 @@ class SocketProtocol(WebSocketsSansIOProtocol):
 
 def socket_protocol(clock: Clock) -> type[SocketProtocol]:
     """The protocol class for a server whose time is `clock`'s."""
-    return type("ClockedSocketProtocol", (SocketProtocol,), {"clock": clock})
+    return type(
+        "ClockedSocketProtocol", (SocketProtocol,), {"clock": clock, "writes": Writes(clock)}
+    )

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from inference.config import InferenceSettings
 from inference.engine.runner import Preparer, Runner
 from inference.instance import Instance
-from inference.openai.client import Upstream, find_upstream
+from inference.openai.wire import Upstream
 from inference.script import ScriptPreparer, ScriptRunner, script_info
 from mesh.flags import settings_from_flags
 from mesh.lifecycle import die_with_parent, run_service
@@ -30,6 +30,8 @@ def load_engine(settings: InferenceSettings) -> tuple[Runner | Upstream, Prepare
     Ends the process when there are none.
     """
     if settings.engine == "openai":
+        from inference.openai.client import find_upstream
+
         try:
             return find_upstream(settings), None
         except ConnectionError as error:

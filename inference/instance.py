@@ -16,8 +16,8 @@ from inference.engine.loop import EngineLoop
 from inference.engine.runner import ModelInfo, Preparer, Runner
 from inference.engine.step_trace import StepTrace
 from inference.intake import Intake
-from inference.openai.client import Upstream
 from inference.openai.engine import UpstreamEngine
+from inference.openai.wire import Upstream
 from inference.public_prefix import public_prefix
 from inference.registration import Registration
 from inference.report import Reporter
@@ -161,7 +161,8 @@ class Instance:
         )
         dial = partial(open_channel, identity=identity_of(settings))
         marks = tables.marks if tables else tuple
-        return Registration(settings.router, instance, self._load, marks, dial)
+        secret = settings.mesh_secret.get_secret_value()
+        return Registration(settings.router, instance, self._load, marks, dial, secret)
 
     def _load(self) -> pb.InstanceLoad:
         return load_to_pb(replace(self._engine.load, pause_p99_ms=self._pauses.p99_ms))

@@ -10,6 +10,7 @@ import grpc
 import grpc.aio
 
 from mesh.rpc.channel import Dial, open_channel
+from mesh.rpc.secret import secret_metadata
 from seedance.v2 import inference_pb2 as pb
 from seedance.v2 import router_pb2, router_pb2_grpc
 
@@ -40,9 +41,11 @@ class Registration:
         load: Callable[[], pb.InstanceLoad],
         prefixes: Callable[[], Collection[int]] = tuple,
         dial: Dial = open_channel,
+        secret: str = "",
     ) -> None:
         self._channel = dial(router)
         self._stub = router_pb2_grpc.RouterStub(self._channel)  # type: ignore[no-untyped-call]
+        self._metadata = secret_metadata(secret)
         self._instance = instance
         self._load = load
         self._prefixes = prefixes
@@ -76,7 +79,9 @@ class Registration:
         self._instance.prefixes.CopyFrom(router_pb2.PrefixDigest(marks=self._prefixes()))
         request = router_pb2.RegisterRequest(instance=self._instance, leaving=leaving)
         try:
-            answer = await self._stub.Register(request, timeout=CALL_TIMEOUT_S)
+            answer = await self._stub.Register(
+                request, timeout=CALL_TIMEOUT_S, metadata=self._metadata
+            )
         except grpc.aio.AioRpcError as error:
             if not self._router_away:
                 _log.warning("the router does not answer (%s); going on without", error.code().name)

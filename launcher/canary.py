@@ -14,6 +14,7 @@ from mesh.canary import CanaryPhase, Counts, Tally, step_ends_s
 from mesh.rpc.channel import open_channel
 from mesh.rpc.convert import canary_from_pb, counts_from_pb
 from mesh.rpc.identity import MeshIdentity
+from mesh.rpc.secret import secret_metadata
 from mesh.settings import exit_with
 from seedance.v2 import router_pb2, router_pb2_grpc
 
@@ -39,23 +40,29 @@ def router_address(given: str, data: Path) -> str:
 
 
 def run_canary(
-    router: str, request: router_pb2.ControlCanaryRequest, identity: MeshIdentity | None
+    router: str,
+    request: router_pb2.ControlCanaryRequest,
+    identity: MeshIdentity | None,
+    secret: str,
 ) -> None:
-    """Ask the router, by the mesh's certificate where it has one, and print how things stand then."""
+    """Ask the router, by the mesh's certificate and secret where it has them, and print how things stand then."""
     try:
-        answer = asyncio.run(_ask(router, request, identity))
+        answer = asyncio.run(_ask(router, request, identity, secret))
     except grpc.aio.AioRpcError as error:
         exit_with(f"the router at {router} does not do that: {error.details()}")
     _print(answer)
 
 
 async def _ask(
-    router: str, request: router_pb2.ControlCanaryRequest, identity: MeshIdentity | None
+    router: str,
+    request: router_pb2.ControlCanaryRequest,
+    identity: MeshIdentity | None,
+    secret: str,
 ) -> router_pb2.ControlCanaryResponse:
     async with open_channel(router, identity) as channel:
         stub = router_pb2_grpc.RouterStub(channel)  # type: ignore[no-untyped-call]
         answer: router_pb2.ControlCanaryResponse = await stub.ControlCanary(
-            request, timeout=CALL_TIMEOUT_S
+            request, timeout=CALL_TIMEOUT_S, metadata=secret_metadata(secret)
         )
         return answer
 

@@ -18,6 +18,7 @@ import seedance
 from launcher.blueprint import INSTANCES_DEFAULT, UpOptions
 from launcher.canary import router_address, run_canary
 from launcher.chat import run_chat
+from launcher.environment import mesh_secret
 from launcher.files import files_of, mesh_identity
 from launcher.loadtest.cli import bench
 from launcher.meshfile import gateway_url, read_mesh
@@ -331,12 +332,17 @@ def canary(
     context.obj = mesh_identity(files_of("mtls", cert=mtls_cert, key=mtls_key, ca=mtls_ca))
 
 
+def _canary(context: typer.Context, router: str, data: Path, request: ControlCanaryRequest) -> None:
+    secret = mesh_secret(os.environ, data)
+    run_canary(router_address(router, data), request, context.obj, secret)
+
+
 @canary_app.command("status")
 def canary_status(
     context: typer.Context, router: RouterOption = "", data: DataOption = DATA_DEFAULT
 ) -> None:
     """Say how the canary stands, and what has been seen of it."""
-    run_canary(router_address(router, data), ControlCanaryRequest(), context.obj)
+    _canary(context, router, data, ControlCanaryRequest())
 
 
 @canary_app.command("set")
@@ -350,7 +356,7 @@ def canary_set(
 ) -> None:
     """Give the canary a share of the keys; 0: only requests that ask for it."""
     request = ControlCanaryRequest(share=round(percent * SHARE_MAX / 100))
-    run_canary(router_address(router, data), request, context.obj)
+    _canary(context, router, data, request)
 
 
 @canary_app.command("stop")
@@ -361,7 +367,7 @@ def canary_stop(
     data: DataOption = DATA_DEFAULT,
 ) -> None:
     """Send nobody to the canary any more, not even who asks for it."""
-    run_canary(router_address(router, data), ControlCanaryRequest(stop=reason), context.obj)
+    _canary(context, router, data, ControlCanaryRequest(stop=reason))
 
 
 def _run_service(kind: str, arguments: list[str]) -> NoReturn:

@@ -7,8 +7,10 @@ them here, and each is handed its part.
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Mapping
+from pathlib import Path
 
 from gateway.config import GatewaySettings
 from inference.config import InferenceSettings
@@ -16,7 +18,17 @@ from mesh.settings import ENV_PREFIX, FOREIGN_VARIABLES, ServiceSettings
 from metering.config import MeteringSettings
 from router.config import RouterSettings
 
-__all__ = ["SETTINGS", "mesh_environment", "part_of", "unknown_to_all"]
+__all__ = [
+    "SETTINGS",
+    "keep_mesh_secret",
+    "mesh_environment",
+    "mesh_secret",
+    "part_of",
+    "unknown_to_all",
+]
+
+SECRET_FILE = "mesh.secret"  # noqa: S105 - the name of the file
+_SECRET = f"{ENV_PREFIX}MESH_SECRET"
 
 SETTINGS: Mapping[str, type[ServiceSettings]] = {
     "router": RouterSettings,
@@ -36,7 +48,25 @@ def mesh_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
     The mesh's secret is made anew at every start.
     """
-    return {f"{ENV_PREFIX}MESH_SECRET": secrets.token_urlsafe(32), **environ}
+    return {_SECRET: secrets.token_urlsafe(32), **environ}
+
+
+def keep_mesh_secret(environ: Mapping[str, str], data: Path) -> None:
+    """Lay the secret beside `mesh.json`, for the commands of who owns the mesh and nobody else."""
+    target = data / SECRET_FILE
+    target.unlink(missing_ok=True)  # its mode would be kept
+    with os.fdopen(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(environ[_SECRET])
+
+
+def mesh_secret(environ: Mapping[str, str], data: Path) -> str:
+    """The secret of the shell, else of the mesh that runs on `data`; empty: there is none."""
+    if _SECRET in environ:
+        return environ[_SECRET]
+    try:
+        return (data / SECRET_FILE).read_text()
+    except OSError:
+        return ""
 
 
 def unknown_to_all(environ: Mapping[str, str]) -> list[str]:

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 
 from launcher.blueprint import ProcessSpec, UpOptions, build
 from launcher.data_folder import make_data_folder
-from launcher.environment import mesh_environment, unknown_to_all
+from launcher.environment import keep_mesh_secret, mesh_environment, unknown_to_all
 from launcher.files import mesh_identity
 from launcher.ports import is_free
 from launcher.supervisor import StartFailedError, Supervisor
@@ -85,12 +85,14 @@ async def _run(specs: list[ProcessSpec], options: UpOptions, *, restart: bool) -
 
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(signum, interrupt)
+    environment = mesh_environment(os.environ)
+    keep_mesh_secret(environment, options.data)
     with _progress() as progress:
         board = _Board(progress, specs, restart=restart)
         supervisor = Supervisor(
             specs,
             options.data,
-            environment=mesh_environment(os.environ),
+            environment=environment,
             identity=mesh_identity(options.mtls),
             restart=restart,
             on_change=board.tell,

@@ -16,6 +16,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 __all__ = [
     "ENV_PREFIX",
+    "InnerSettings",
     "LogLevel",
     "ServiceSettings",
     "exit_with",
@@ -25,6 +26,7 @@ __all__ = [
 
 ENV_PREFIX = "SEEDANCE_"
 EXIT_USAGE = 2
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 # Variables that are read by something else than a service's settings class.
 FOREIGN_VARIABLES = frozenset(
@@ -54,7 +56,8 @@ class ServiceSettings(BaseSettings):
         1.0, ge=0, le=1, description="Share of traces sampled when the caller did not decide."
     )
     mesh_secret: SecretStr = Field(
-        SecretStr(""), description="Shown by mesh members to instances; empty: nobody is believed."
+        SecretStr(""),
+        description="Shown by mesh members to each other; empty: no caller is believed by an instance, every one by router and metering.",
     )
     mtls_cert: str = Field(
         "",
@@ -83,6 +86,20 @@ class ServiceSettings(BaseSettings):
         given = [bool(path) for path in (self.mtls_cert, self.mtls_key, self.mtls_ca)]
         if any(given) and not all(given):
             raise ValueError("mtls_cert, mtls_key and mtls_ca go together")
+        return self
+
+
+class InnerSettings(ServiceSettings):
+    """What a service can be told that answers the mesh alone, and all of it alike."""
+
+    @model_validator(mode="after")
+    def _strangers_stay_out(self) -> Self:
+        alone = self.host in LOOPBACK
+        if not (alone or self.mtls_cert or self.mesh_secret.get_secret_value()):
+            raise ValueError(
+                "beyond loopback anybody could give orders:"
+                " set SEEDANCE_MESH_SECRET or --mtls-cert, or bind --host 127.0.0.1"
+            )
         return self
 
 

@@ -18,6 +18,8 @@ from mesh.lifecycle import die_with_parent, run_service
 from mesh.rpc.identity import identity_of
 from mesh.rpc.server import RpcServer
 from mesh.settings import exit_with
+from mesh.store import check_store
+from mesh.store_link import StoreMisfitError
 from mesh.telemetry.logs import setup_logs
 from mesh.telemetry.metrics import MeteringMetrics, serve_metrics
 from mesh.telemetry.tracing import Tracing
@@ -53,6 +55,13 @@ def _open_plans(settings: MeteringSettings) -> PlanShelf | None:
         exit_with(str(error))
 
 
+async def _check_store(settings: MeteringSettings) -> None:
+    try:
+        await check_store(settings.redis, settings.partitions)
+    except StoreMisfitError as misfit:
+        exit_with(str(misfit))
+
+
 def _serve_metrics(settings: MeteringSettings, metrics: MeteringMetrics) -> Callable[[], None]:
     if not settings.metrics_port:
         return lambda: None
@@ -69,6 +78,7 @@ async def serve(settings: MeteringSettings, stop: asyncio.Event) -> None:
     )
     metrics = MeteringMetrics()
     stop_metrics = _serve_metrics(settings, metrics)
+    await _check_store(settings)
     plans = _open_plans(settings)  # before a ledger is made that nobody will use
     store = _open_store(settings)
     ledger = Ledger(store, SystemClock())
@@ -79,6 +89,7 @@ async def serve(settings: MeteringSettings, stop: asyncio.Event) -> None:
         settings.redis,
         settings.consumer,
         ledger,
+        partitions=settings.partitions,
         clock=SystemClock(),
         tracing=tracing,
         metrics=metrics,

@@ -61,7 +61,7 @@ class UsageEvent(
 
     `completion_tokens` are the tokens that were put into frames (contract §4.9); times are Unix
     milliseconds of the gateway's clock. `attempts`, when told, divide `completion_tokens` among the
-    instances that made them, in order.
+    instances that made them, in order. `key` is the name of the API key that it was asked with.
 
     What the same tokens are in other books, where they keep one: `computed_tokens` is the instance's
     own count; `discarded_tokens` the gateway heard and put into no frame; of the framed ones the
@@ -85,6 +85,7 @@ class UsageEvent(
     attempts: Annotated[tuple[Attempt, ...], msgspec.Meta(max_length=ATTEMPTS_MAX)] = ()
     traceparent: Text = ""
     gateway: Text = ""
+    key: Text = ""
     computed_tokens: Count | None = None
     discarded_tokens: Count | None = None
     acknowledged_tokens: Count | None = None

@@ -10,14 +10,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable
-from typing import cast
 
 import msgspec
 from redis.exceptions import RedisError
 
 from mesh.clock import Clock
-from mesh.store import BEAT_FIELD, GATEWAYS_KEY, lease_key, open_store
+from mesh.store import BEAT_FIELD, GATEWAYS_KEY, lease_key
+from mesh.store_link import open_link
 from metering.event import RTT_SAMPLES_MAX, ConnectionClosed, Count, Event, Moment, Name
 from metering.ledger import Ledger, LedgerUnavailableError
 
@@ -63,7 +62,7 @@ class LeaseKeeper:
     """Looks after all gateways' leases, for as long as `run` runs."""
 
     def __init__(self, redis_url: str, ledger: Ledger, clock: Clock) -> None:
-        self._redis = open_store(redis_url)
+        self._link = open_link(redis_url)
         self._ledger = ledger
         self._clock = clock
         # Per gateway: its beat, and since when it has not changed.
@@ -84,16 +83,13 @@ class LeaseKeeper:
 
     async def close(self) -> None:
         """Give the connection back."""
-        await self._redis.aclose()
+        await self._link.close()
 
     async def look(self) -> None:
         """End the connections of gateways that are dead by now."""
-        names = await cast("Awaitable[set[bytes]]", self._redis.smembers(GATEWAYS_KEY))
+        (names,) = await self._link.ask([("SMEMBERS", GATEWAYS_KEY)])
         gateways = [name.decode() for name in names]
-        async with self._redis.pipeline(transaction=False) as pipe:
-            for gateway in gateways:
-                pipe.hget(lease_key(gateway), BEAT_FIELD)
-            beats = await pipe.execute()
+        beats = await self._link.ask([("HGET", lease_key(g), BEAT_FIELD) for g in gateways])
         now = self._clock.monotonic()
         known = self._beats
         self._beats = {}
@@ -106,7 +102,8 @@ class LeaseKeeper:
 
     async def _end(self, gateway: str) -> None:
         key = lease_key(gateway)
-        fields = await cast("Awaitable[dict[bytes, bytes]]", self._redis.hgetall(key))
+        (found,) = await self._link.ask([("HGETALL", key)])
+        fields: dict[bytes, bytes] = dict(zip(found[::2], found[1::2], strict=True))
         beat_ms = int(fields.pop(BEAT_FIELD.encode(), b"0"))
         ended: list[Event] = []
         for name, record in fields.items():
@@ -121,8 +118,5 @@ class LeaseKeeper:
                 gateway,
                 len(new),
             )
-        async with self._redis.pipeline(transaction=False) as pipe:
-            pipe.delete(key)
-            pipe.srem(GATEWAYS_KEY, gateway)
-            await pipe.execute()
+        await self._link.ask([("DEL", key), ("SREM", GATEWAYS_KEY, gateway)])
         self._beats.pop(gateway, None)

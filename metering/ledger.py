@@ -87,13 +87,20 @@ class Ledger:
         return await self.run(lambda: self._store.write(events, ()))
 
     async def usage(
-        self, tenant: str, from_ms: int = 0, until_ms: int | None = None
+        self,
+        tenant: str,
+        from_ms: int = 0,
+        until_ms: int | None = None,
+        key: str = "",
+        ended_before_ms: int | None = None,
     ) -> list[ModelSum]:
-        """The tenant's sums per model over generations that ended in [from, until).
+        """The tenant's sums per model over generations that began in [from, until); see `SqlStore.sums`.
 
         Raises `LedgerUnavailableError`.
         """
-        return await self.run(lambda: self._store.sums(tenant, from_ms, until_ms))
+        return await self.run(
+            lambda: self._store.sums(tenant, from_ms, until_ms, key, ended_before_ms)
+        )
 
     async def minutes(self, tenant: str, from_ms: int, until_ms: int) -> list[MinuteSum]:
         """The tenant's sums per minute and model over minutes that begin in [from, until).

@@ -55,7 +55,11 @@ class MeteringService(metering_pb2_grpc.MeteringServicer):
             await _refuse_field(context, "`until_ms` must not precede `from_ms`")
         async with _answering(context):
             sums = await self._ledger.usage(
-                request.tenant, request.from_ms, request.until_ms or None
+                request.tenant,
+                request.from_ms,
+                request.until_ms or None,
+                request.key,
+                request.ended_before_ms or None,
             )
             minutes = await self._minutes(request, context) if request.per_minute else []
         return pb.GetUsageResponse(

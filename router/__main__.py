@@ -31,7 +31,7 @@ async def serve(settings: RouterSettings, stop: asyncio.Event) -> None:
     )
     service = RouterService(settings, SystemClock(), tracing)
     name = router_pb2.DESCRIPTOR.services_by_name["Router"].full_name
-    rpc = RpcServer([name], identity_of(settings))
+    rpc = RpcServer([name], identity_of(settings), settings.mesh_secret.get_secret_value())
     router_pb2_grpc.add_RouterServicer_to_server(  # type: ignore[no-untyped-call]
         service, rpc.server
     )

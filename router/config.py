@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from mesh.settings import ServiceSettings
+from mesh.settings import InnerSettings
 
 __all__ = ["RouterSettings"]
 
 
-class RouterSettings(ServiceSettings):
+class RouterSettings(InnerSettings):
     """What the router can be told."""
 
     port: int = Field(7070, ge=0, le=65535, description="gRPC port; 0: any free one.")

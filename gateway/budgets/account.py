@@ -8,6 +8,10 @@ A hold belongs to a stream and not to a gateway: whoever takes the stream over a
 with it, and settles it at what was really framed. Amounts in requests are totals and not differences, so a request
 that is made twice, because its answer was lost, changes nothing the second time.
 
+A store may lose its data, and a budget may be set in the middle of its period. Books that are new were *born* at a
+moment: what ended before it is the ledger's to tell (`Seed`), what ends after it is settled here. Until the ledger has
+told nothing new is granted.
+
 This is the account in plain Python: the store of a mesh without Redis, and the model that `budget.lua` is tested against.
 """
 
@@ -17,7 +21,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-__all__ = ["DRY_MS", "SETTLED_KEPT_MS", "Account", "Answer", "Answers", "Hold", "Settle", "Verdict"]
+__all__ = [
+    "DRY_MS",
+    "SETTLED_KEPT_MS",
+    "Account",
+    "Answer",
+    "Answers",
+    "Hold",
+    "Request",
+    "Seed",
+    "Settle",
+    "Verdict",
+]
 
 # For so long after a request that could not be granted nobody gets more ahead than the next token.
 DRY_MS = 1000
@@ -26,11 +41,12 @@ SETTLED_KEPT_MS = 600_000
 
 
 class Verdict(IntEnum):
-    """Of a hold: granted; not now, since others hold what they have not used; nothing is left."""
+    """Of a hold: granted; not now, since others hold what they have not used; nothing is left; nobody knows yet."""
 
     GRANTED = 0
     WAIT = 1
     EMPTY = 2
+    UNKNOWN = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +69,21 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Settle:
-    """The stream has ended and cost this much."""
+    """The stream has ended and cost this much; `ended_ms`: when, Unix ms."""
 
     stream: str
     cost: int
+    ended_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Seed:
+    """By the ledger, what ended before the books were born has cost so much. It may come to know of more."""
+
+    cost: int
+
+
+Request = Hold | Settle | Seed
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +97,15 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """One `Answer` for each `Hold`, in order. `crossed`: the soft budget has just been reached."""
+    """One `Answer` for each `Hold`, in order. `crossed`: the soft budget has just been reached.
+
+    `born_ms`: what ended before is the ledger's to tell (0: there is no ledger); `unseeded`: it has not yet.
+    """
 
     holds: tuple[Answer, ...]
     crossed: bool = False
+    born_ms: int = 0
+    unseeded: bool = False
 
 
 @dataclass(slots=True)
@@ -93,6 +125,13 @@ class Account:
     settled: dict[str, tuple[int, int]] = field(default_factory=dict)
     dry_until_ms: int = 0
     soft_told: bool = False
+    born_ms: int | None = None
+    seed: int | None = None
+
+    @property
+    def unseeded(self) -> bool:
+        """Whether the ledger is to tell what was before, and has not."""
+        return bool(self.born_ms) and self.seed is None
 
     @property
     def held(self) -> int:
@@ -105,19 +144,31 @@ class Account:
         return sum(hold.used for hold in self.holds.values())
 
     def apply(
-        self, requests: Sequence[Hold | Settle], limit: int | None, soft: int | None, now_ms: int
+        self,
+        requests: Sequence[Request],
+        limit: int | None,
+        soft: int | None,
+        now_ms: int,
+        born_ms: int = 0,
     ) -> Answers:
-        """Do all of them in order, as one."""
+        """Do all of them in order, as one. `born_ms`: when the books are born, if they are new."""
+        if self.born_ms is None:
+            self.born_ms = born_ms
         self._expire(now_ms)
         answers = []
         for request in requests:
-            if isinstance(request, Settle):
-                self._settle(request, now_ms)
-            else:
-                answers.append(self._hold(request, limit, now_ms))
+            match request:
+                case Settle():
+                    self._settle(request, now_ms)
+                case Hold():
+                    answers.append(self._hold(request, limit, now_ms))
+                case Seed(cost):
+                    known = self.seed or 0
+                    self.seed = max(known, cost)
+                    self.spent += self.seed - known
         crossed = soft is not None and not self.soft_told and self.spent + self.used >= soft
         self.soft_told = self.soft_told or crossed
-        return Answers(tuple(answers), crossed)
+        return Answers(tuple(answers), crossed, self.born_ms, self.unseeded)
 
     def _expire(self, now_ms: int) -> None:
         for name in [n for n, hold in self.holds.items() if hold.until_ms <= now_ms]:
@@ -129,6 +180,8 @@ class Account:
 
     def _settle(self, request: Settle, now_ms: int) -> None:
         self.holds.pop(request.stream, None)
+        if request.ended_ms < (self.born_ms or 0):
+            return
         before, _ = self.settled.get(request.stream, (0, 0))
         self.spent += request.cost - before
         self.settled[request.stream] = (request.cost, now_ms + SETTLED_KEPT_MS)
@@ -153,6 +206,9 @@ class Account:
         if limit is None:
             own.held = request.want
             return Verdict.GRANTED
+        if self.unseeded:
+            own.held = own.used = max(own.held, request.used)
+            return Verdict.UNKNOWN
         lowest = max(request.least, own.held)
         spare = limit - self.spent - self.held - (lowest - own.held)
         if spare < 0:

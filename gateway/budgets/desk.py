@@ -10,15 +10,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from gateway.budgets.account import Hold, Settle
+from gateway.budgets.account import Answers, Hold, Request, Settle
 from gateway.budgets.model import Budget, Period, Tariff, Unit, period_name
-from gateway.budgets.prices import PlanPrices, TenantPlan
+from gateway.budgets.prices import PlanPrices
 from gateway.budgets.purse import (
     Answered,
     Ask,
     Begin,
     Credit,
     Cut,
+    Ended,
     Event,
     Funded,
     Purse,
@@ -26,6 +27,7 @@ from gateway.budgets.purse import (
     Tick,
     Want,
 )
+from gateway.budgets.seeds import AskUsage, Seeds
 from gateway.store.base import StoreUnavailableError
 from gateway.store.budgets import AccountName, BudgetStore
 from mesh.clock import Clock
@@ -73,25 +75,35 @@ class Spender(Protocol):
 @dataclass(frozen=True, slots=True)
 class _Request:
     account: AccountName
-    what: Hold | Settle
+    what: Request
     spending: Spending | None
 
 
 class Spending:
-    """One stream's purse at the desk. Made by `BudgetDesk.open`."""
+    """One stream's purse at the desk. Made by `BudgetDesk.open`.
+
+    `tariffs`: what it was admitted at, by account, in a dictionary that may be its owner's (who stores it).
+    """
 
     def __init__(
-        self, desk: BudgetDesk, budgets: Sequence[Budget], purse: Purse, started_ms: int
+        self,
+        desk: BudgetDesk,
+        budgets: Sequence[Budget],
+        purse: Purse,
+        started_ms: int,
+        tariffs: dict[str, Tariff],
     ) -> None:
         self.purse = purse
         self.host: Spender | None = None
         self._desk = desk
         self._budgets = budgets
         self._started_ms = started_ms
+        self._tariffs = tariffs
         # What it has to pay for, until prices are known; what it cost, if it ended before.
         self._unpriced: tuple[int, str] | None = None
         self._cost: Usage | None = None
         self._accounts: dict[str, AccountName] = {}
+        self._budget_of: dict[str, Budget] = {}
 
     def begin(self, prompt_tokens: int, model: str) -> None:
         """An instance has counted the prompt: `Spender.funded` follows, or `Spender.cut`."""
@@ -110,13 +122,17 @@ class Spending:
         """The stream has so many tokens in all."""
         self.step(Received(tokens))
 
+    def ended(self) -> None:
+        """The stream makes no more tokens; it is settled later, with others."""
+        self.step(Ended())
+
     def settle(self, usage: Usage | None) -> None:
         """The stream has ended and is billed this (None: nothing)."""
         if self._unpriced is not None and usage is not None:
             # What a former owner held is to be settled, as soon as it is known at which prices.
             self.host, self._cost = None, usage
             return
-        for account, settle in self.purse.settle(usage):
+        for account, settle in self.purse.settle(usage, self._desk.clock.wall_ms()):
             self._desk.put(_Request(self._accounts[account], settle, None))
         self.leave()
 
@@ -156,30 +172,45 @@ class Spending:
     def _begin_if_priced(self) -> None:
         if self._unpriced is None:
             return
-        plan = self._desk.prices.of(self._budgets[0].tenant)
-        money = any(budget.unit is Unit.MONEY for budget in self._budgets)
-        if plan is None or (money and not plan.document):
+        prompt_tokens, model = self._unpriced
+        names = [self._admitted(budget, model) for budget in self._budgets]
+        if None in names:
             return  # prices may still be told
-        (prompt_tokens, model), self._unpriced = self._unpriced, None
-        tariffs = []
-        for budget in self._budgets:
-            account = _account(budget, plan, self._started_ms)
-            self._accounts[account.name] = account
-            tariffs.append((account.name, _tariff(budget, plan, model, self._started_ms)))
-        self.step(Begin(prompt_tokens, tariffs))
+        self._unpriced = None
+        for name, budget in zip(filter(None, names), self._budgets, strict=True):
+            ends = budget.period is not Period.EVER
+            self._accounts[name] = AccountName(name, budget.hard, budget.soft, ends)
+            self._budget_of[name] = budget
+        self.step(Begin(prompt_tokens, [(name, self._tariffs[name]) for name in self._accounts]))
         if self._cost is not None:
             self.settle(self._cost)
 
+    def _admitted(self, budget: Budget, model: str) -> str | None:
+        """The account of the period in which it began, its tariff being known; None: it is not yet.
 
-def _account(budget: Budget, plan: TenantPlan, moment_ms: int) -> AccountName:
-    period = period_name(budget.period, plan.zone, moment_ms)
-    # Its amounts are no part of the name: a budget that is raised goes on with what is spent.
-    name = f"{budget.tenant}/{budget.key}/{budget.unit.value}/{budget.period.value}/{period}"
-    return AccountName(name, budget.hard, budget.soft, budget.period is not Period.EVER)
+        As a former owner had it; else by the plan.
+        """
+        # Its amounts are no part of the name: a budget that is raised goes on with what is spent.
+        stem = f"{budget.tenant}/{budget.key}/{budget.unit.value}/{budget.period.value}/"
+        former = next((name for name in self._tariffs if name.startswith(stem)), None)
+        if former is not None:
+            return former
+        plan, tokens = self._desk.prices.of(budget.tenant), budget.unit is Unit.TOKENS
+        if plan is None or not (tokens or plan.document):
+            return None
+        name = stem + period_name(budget.period, plan.zone, self._started_ms)
+        self._tariffs[name] = Tariff() if tokens else plan.tariff(model, self._started_ms)
+        return name
 
+    def heard(self, account: AccountName, answers: Answers, seeds: Seeds) -> bool:
+        """An account that it asks has answered. Whether its books are new."""
+        period = account.name.rpartition("/")[-1]
+        return seeds.heard(account, self._budget_of[account.name], period, answers)
 
-def _tariff(budget: Budget, plan: TenantPlan, model: str, moment_ms: int) -> Tariff:
-    return Tariff() if budget.unit is Unit.TOKENS else plan.tariff(model, moment_ms)
+    def renew(self, account: str) -> None:
+        """Tell the account, whose books are new, what is held here."""
+        self.purse.renew(account)
+        self.step(Tick())
 
 
 class BudgetDesk:
@@ -192,6 +223,7 @@ class BudgetDesk:
         prices: PlanPrices,
         clock: Clock,
         *,
+        ask_usage: AskUsage | None = None,
         on_soft: Callable[[str], None] = lambda _tenant: None,
         on_cut: Callable[[str], None] = lambda _code: None,
     ) -> None:
@@ -199,6 +231,9 @@ class BudgetDesk:
         self.clock = clock
         self._budgets = budgets
         self._store = store
+        self._seeds = Seeds(
+            ask_usage, prices, clock, lambda account, seed: self.put(_Request(account, seed, None))
+        )
         self._on_soft = on_soft
         self._on_cut = on_cut
         self._open: dict[Spending, None] = {}
@@ -207,14 +242,25 @@ class BudgetDesk:
         self.lost = 0
 
     def open(
-        self, name: str, tenant: str, key: str, started_ms: int, *, resume_ttl_s: float | None
+        self,
+        name: str,
+        tenant: str,
+        key: str,
+        started_ms: int,
+        *,
+        resume_ttl_s: float | None,
+        tariffs: dict[str, Tariff] | None = None,
     ) -> Spending | None:
-        """A purse for a stream; None: no budget counts it. `resume_ttl_s` None: nobody can find it again."""
+        """A purse for a stream; None: no budget counts it. `resume_ttl_s` None: nobody can find it again.
+
+        `tariffs`: what a former owner admitted it at; what becomes known is added.
+        """
         budgets = self._budgets(tenant, key)
         if not budgets:
             return None
         purse = Purse(name, resume_ttl_s is not None, resume_ttl_s or 0.0)
-        spending = Spending(self, budgets, purse, started_ms)
+        admitted_at = {} if tariffs is None else tariffs
+        spending = Spending(self, budgets, purse, started_ms, admitted_at)
         self._open[spending] = None
         self._wake.set()  # from now on time passes
         return spending
@@ -240,6 +286,7 @@ class BudgetDesk:
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.prices.run())
+                tasks.create_task(self._seeds.run())
                 tasks.create_task(self._exchange_for_ever())
         finally:
             await self.exchange()
@@ -284,10 +331,11 @@ class BudgetDesk:
     async def _ask(self, batch: Sequence[_Request]) -> None:
         account = batch[-1].account
         # Of a stream that has ended meanwhile nothing is to be held any more.
-        batch = [r for r in batch if isinstance(r.what, Settle) or r.spending in self._open]
+        batch = [r for r in batch if not isinstance(r.what, Hold) or r.spending in self._open]
         holds = [request for request in batch if isinstance(request.what, Hold)]
         try:
-            answers = await self._store.apply(account, [request.what for request in batch])
+            asked = [request.what for request in batch]
+            answers = await self._store.apply(account, asked, self._seeds.born_ms)
         except StoreUnavailableError:
             self._again([r for r in batch if isinstance(r.what, Settle)])
             for request in holds:
@@ -298,6 +346,10 @@ class BudgetDesk:
             self._on_soft(account.name.partition("/")[0])
         for request, answer in zip(holds, answers.holds, strict=True):
             self._tell(request, Answered(account.name, answer))
+        speaker = holds[-1].spending if holds else None
+        if speaker is not None and speaker.heard(account, answers, self._seeds):
+            for spending in list(self._open):
+                self._safely(spending, partial(spending.renew, account.name))
 
     def _tell(self, request: _Request, answered: Answered) -> None:
         spending = request.spending

@@ -9,10 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from zoneinfo import ZoneInfo
+
+from seedance.protocol.frames import Usage
 
 __all__ = [
     "AMOUNT_MAX",
@@ -21,6 +23,8 @@ __all__ = [
     "Period",
     "Tariff",
     "Unit",
+    "midnight_ms",
+    "period_bounds_ms",
     "period_name",
     "read_amounts",
     "read_budgets",
@@ -78,10 +82,10 @@ class Tariff:
         """The most that a prompt may turn out to cost: how much of it was cached is told at the end."""
         return prompt_tokens * max(self.prompt, self.cached)
 
-    def cost(self, prompt_tokens: int, cached_tokens: int, output_tokens: int) -> int:
+    def cost(self, usage: Usage) -> int:
         """What a stream costs."""
-        fresh = (prompt_tokens - cached_tokens) * self.prompt
-        return fresh + cached_tokens * self.cached + output_tokens * self.output
+        fresh = (usage.prompt_tokens - usage.cached_tokens) * self.prompt
+        return fresh + usage.cached_tokens * self.cached + usage.completion_tokens * self.output
 
 
 def period_name(period: Period, zone: ZoneInfo, moment_ms: int) -> str:
@@ -94,6 +98,24 @@ def period_name(period: Period, zone: ZoneInfo, moment_ms: int) -> str:
             return f"{day:%Y-%m-%d}"
         case Period.EVER:
             return "ever"
+
+
+def period_bounds_ms(period: Period, name: str, zone: ZoneInfo) -> tuple[int, int]:
+    """The moments [from, until) of the period that `period_name` called so; 0 and 0: for ever."""
+    if period is Period.EVER:
+        return 0, 0
+    if period is Period.DAY:
+        first = date.fromisoformat(name)
+        following = first + timedelta(days=1)
+    else:
+        first = date.fromisoformat(f"{name}-01")
+        following = (first + timedelta(days=31)).replace(day=1)
+    return midnight_ms(first, zone), midnight_ms(following, zone)
+
+
+def midnight_ms(day: date, zone: ZoneInfo) -> int:
+    """The first moment of a day, Unix ms; where a change of clocks skips it, the change."""
+    return int(datetime.combine(day, time(0), zone).timestamp()) * 1000
 
 
 def read_budgets(text: str) -> tuple[Budget, ...]:

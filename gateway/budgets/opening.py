@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from gateway.billing.plans import plans_of
+from gateway.billing.usage import usage_of
 from gateway.budgets.desk import BudgetDesk, BudgetsOf
 from gateway.budgets.model import Budget, read_budgets
 from gateway.budgets.prices import PlanPrices
 from gateway.config import GatewaySettings
 from gateway.http_errors import HttpError
-from gateway.openai.billing import plans_of
 from gateway.store.budgets import BudgetStore, MemoryBudgets, RedisBudgets
 from gateway.tenants.desk import Tenants
 from mesh.clock import Clock
@@ -37,11 +38,19 @@ def open_budgets(
         except HttpError as error:  # there is no price, and asking again soon changes nothing
             raise SeedanceError(ErrorCode.BAD_REQUEST, error.message) from None
 
+    async def ask_usage(
+        tenant: str, key: str, from_ms: int, until_ms: int, ended_before_ms: int
+    ) -> dict[str, Any]:
+        return await usage_of(
+            settings, tenant, from_ms, until_ms, key=key, ended_before_ms=ended_before_ms
+        )
+
     return BudgetDesk(
         _budgets_of(settings, tenants),
         store,
         PlanPrices(ask if settings.metering else None),
         clock,
+        ask_usage=ask_usage if settings.metering else None,
         on_soft=lambda tenant: metrics.soft_budgets.labels(tenant).inc(),
         on_cut=lambda code: metrics.budget_cuts.labels(code).inc(),
     )

@@ -6,13 +6,14 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from datetime import date
 from decimal import ROUND_CEILING, Decimal
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
 
-from gateway.budgets.model import MONEY_ATOMS, Period, Tariff, period_name
+from gateway.budgets.model import MONEY_ATOMS, Period, Tariff, midnight_ms, period_name
 from seedance.protocol.errors import SeedanceError
 
 __all__ = ["AskPlan", "PlanPrices", "TenantPlan"]
@@ -53,6 +54,18 @@ class TenantPlan:
                 return _tariff(version["prices"].get("tokens", ()), model)
         return Tariff(0, 0, 0)
 
+    def spans(self, from_ms: int, until_ms: int) -> list[tuple[int, int]]:
+        """The parts of [from, until) (0: no bound) in each of which one version holds."""
+        spans = []
+        for version in self.document.get("versions", ()):
+            until = version["until"]
+            begin = max(from_ms, midnight_ms(date.fromisoformat(version["since"]), self.zone), 0)
+            end = midnight_ms(date.fromisoformat(until), self.zone) if until else until_ms
+            end = min(end, until_ms) if until_ms else end
+            if not end or begin < end:
+                spans.append((begin, end))
+        return spans
+
 
 def _tariff(prices: Iterable[dict[str, Any]], model: str) -> Tariff:
     by_name = {name: price for price in prices for name in price["models"]}
@@ -76,6 +89,8 @@ class PlanPrices:
         self._ask = ask
         self._plans: dict[str, TenantPlan] = {}
         self._wanted: set[str] = set()
+        # Whose plan metering has lost, as far as the log has it.
+        self._without: set[str] = set()
         self._wake = asyncio.Event()
 
     def of(self, tenant: str) -> TenantPlan | None:
@@ -100,14 +115,22 @@ class PlanPrices:
 
     async def _hear(self, tenant: str) -> bool:
         assert self._ask is not None  # noqa: S101 - else nobody is wanted
+        answered = True
         try:
-            self._plans[tenant] = TenantPlan(_document(await self._ask(tenant)))
+            document = _document(await self._ask(tenant))
         except SeedanceError as error:
-            if error.retry_after_ms is None:
-                # Metering answers, and has no plans at all.
-                self._plans[tenant] = TenantPlan({})
-            return False
-        return True
+            if error.retry_after_ms is not None:
+                return False
+            document, answered = {}, False  # it has no plans at all
+        known = self._plans.get(tenant)
+        if document or known is None or not known.document:
+            self._plans[tenant] = TenantPlan(document)
+            self._without.discard(tenant)
+        elif tenant not in self._without:
+            # Metering that was started without its plan file: what costs something is not free by that.
+            self._without.add(tenant)
+            log.warning("metering has no plan for tenant %s any more: the last one holds", tenant)
+        return answered
 
 
 def _document(listed: dict[str, Any]) -> dict[str, Any]:

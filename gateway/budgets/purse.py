@@ -32,6 +32,7 @@ __all__ = [
     "Begin",
     "Credit",
     "Cut",
+    "Ended",
     "Funded",
     "Pocket",
     "Purse",
@@ -57,11 +58,12 @@ ASK_AGAIN_MAX_S = 0.5
 
 
 class PurseState(Enum):
-    """Whether the stream may run."""
+    """Whether the stream may run; `ENDED`: it makes no more tokens, and will be settled."""
 
     UNFUNDED = "unfunded"
     FUNDED = "funded"
     WAITING = "waiting"
+    ENDED = "ended"
     OVER = "over"
 
 
@@ -73,7 +75,11 @@ class _Refusal(Enum):
     AWAY = "away"
 
 
-_REFUSALS = {Verdict.EMPTY: _Refusal.EMPTY, Verdict.WAIT: _Refusal.WAIT}
+_REFUSALS = {
+    Verdict.EMPTY: _Refusal.EMPTY,
+    Verdict.WAIT: _Refusal.WAIT,
+    Verdict.UNKNOWN: _Refusal.AWAY,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +117,12 @@ class Tick:
     """Time passed."""
 
 
-Event = Begin | Want | Received | Answered | Tick
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """It has all its tokens: what is held ahead is for others, also if it is settled only with others."""
+
+
+Event = Begin | Want | Received | Answered | Ended | Tick
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,22 +229,31 @@ class Purse:
                 self.received = max(self.received, tokens)
             case Answered():
                 self._answered(event, now)
+            case Ended():
+                self.state, self.given = PurseState.ENDED, self.received
+                for pocket in self.pockets:
+                    pocket.asked_at = float("-inf")
             case Begin() | Tick():
                 pass
         self._look(now)
         out, self.out = self.out, []
         return out
 
-    def settle(self, usage: Usage | None) -> list[tuple[str, Settle]]:
-        """It has ended: what it cost in each account (None: nothing)."""
+    def renew(self, account: str) -> None:
+        """The account's books are new: they are to hear of it with the next event."""
+        for pocket in self.pockets:
+            if pocket.account == account:
+                pocket.asked_at = float("-inf")
+
+    def settle(self, usage: Usage | None, ended_ms: int) -> list[tuple[str, Settle]]:
+        """It ended at a moment (Unix ms): what it cost in each account (None: nothing)."""
         self.state = PurseState.OVER
         settles = []
         for pocket in self.pockets:
             cost = 0
             if usage is not None:
-                tokens = (usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens)
-                cost = pocket.tariff.cost(*tokens)
-            settles.append((pocket.account, Settle(self.name, cost)))
+                cost = pocket.tariff.cost(usage)
+            settles.append((pocket.account, Settle(self.name, cost, ended_ms)))
         return settles
 
     def _answered(self, event: Answered, now: float) -> None:
@@ -261,6 +281,9 @@ class Purse:
             if now >= self.waiting_since + UNFUNDED_WAIT_MAX_S:
                 self._cut(ErrorCode.UNAVAILABLE)
             return
+        if self.state is PurseState.ENDED:
+            self._give_back(now)
+            return
         paid = min(pocket.tokens(self.prompt_tokens) for pocket in self.pockets)
         if paid > self.received:
             self._run(paid)
@@ -269,6 +292,11 @@ class Purse:
         if self.state is not PurseState.OVER:
             for pocket in self.pockets:
                 self._ask_if_due(pocket, now)
+
+    def _give_back(self, now: float) -> None:
+        for pocket in self.pockets:
+            if not pocket.asking and now >= pocket.asked_at + RENEW_S:
+                self._ask(pocket, now, None)
 
     def _run(self, paid: float) -> None:
         if self.state is PurseState.UNFUNDED:
@@ -326,6 +354,8 @@ class Purse:
             want = pocket.held
         ttl_s = self.resume_ttl_s + TTL_BEYOND_RESUME_S if self.lasting else TTL_S
         pocket.asking, pocket.asked_at = True, now
+        # Nothing of a prompt is used before it is paid for.
+        used = 0 if self.state is PurseState.UNFUNDED else base + self.received * each
         self.out.append(
             Ask(
                 pocket.account,
@@ -333,7 +363,7 @@ class Purse:
                     self.name,
                     want=want,
                     least=base + (self.received + 1) * each,
-                    used=base + self.received * each,
+                    used=used,
                     step=each,
                     ttl_ms=round(ttl_s * 1000),
                     returns=ahead is None,

@@ -39,7 +39,7 @@ class StreamFinished(msgspec.Struct, frozen=True, tag_field="kind", tag="stream_
     `computed_tokens` is the last instance's own count with those of the attempts before it; None
     where no instance told. `discarded_tokens` were heard, or computed after the stream was given
     up, and are in no frame. Of the framed ones the client has acknowledged `acknowledged_tokens`;
-    the gateway keeps the rest, `retained_tokens`, for it (§4.2).
+    the gateway keeps the rest, `retained_tokens`, for it (§4.2). `key` is the API key's name.
     """
 
     tenant: str
@@ -60,6 +60,7 @@ class StreamFinished(msgspec.Struct, frozen=True, tag_field="kind", tag="stream_
     retained_tokens: int | None = None
     attempts: tuple[Attempt, ...] = ()
     gateway: str = ""
+    key: str = ""
     id: str = ""
     v: int = 1
 

@@ -32,6 +32,8 @@ log = logging.getLogger("gateway")
 SEGMENT_BYTES_MAX = 4 * 1024 * 1024
 # A million events and more; over it events are in memory only.
 SPOOL_BYTES_MAX = 512 * 1024 * 1024
+# A segment has its name long before it is so old, however slow the disk is.
+UNNAMED_MAX_S = 60.0
 RECORD_BYTES_MAX = 1024 * 1024
 _HEAD = struct.Struct("<II")
 _PATTERN = "usage-*.spool"
@@ -60,6 +62,7 @@ class Spool:
         self._numbers = itertools.count()
         self._segments: dict[int, _Segment] = {}
         self._current = self._begin()
+        self._clear_unnamed()
         self._dirty = False
         self._torn = False
 
@@ -157,6 +160,16 @@ class Spool:
         unseen.rename(path)
         self._segments[number] = _Segment(path, fd)
         return number
+
+    def _clear_unnamed(self) -> None:
+        """Delete what gateways left that were killed before a segment had its name: nothing is in it."""
+        now = self._segments[self._current].path.stat().st_mtime
+        for path in self._folder.glob("usage-*.new"):
+            with suppress(
+                OSError
+            ):  # its gateway lives and has named it meanwhile, or another one was here
+                if now - path.stat().st_mtime > UNNAMED_MAX_S:
+                    path.unlink()
 
     def _drop(self, number: int) -> None:
         segment = self._segments.pop(number)

@@ -6,6 +6,7 @@ import secrets
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from gateway.deps import GatewayDeps
 from gateway.metering.events import Attempt, StreamFinished
@@ -15,6 +16,7 @@ from mesh.telemetry.names import Attribute, Span
 from mesh.telemetry.tracing import SpanHandle
 from seedance.protocol.errors import ErrorCode
 from seedance.protocol.frames import Usage
+from seedance.protocol.receipt import TextDigest
 from seedance.protocol.request import GenerateRequest
 
 __all__ = ["Account", "Caller"]
@@ -73,7 +75,7 @@ class Account:
         self._model = request.model
         self._instance = ""
         self._started_s = deps.clock.monotonic()
-        self._started_ms = deps.clock.wall_ms()
+        self.started_ms = deps.clock.wall_ms()
         self._first_text_s: float | None = None
         self._span = self._begin_span(request, caller)
 
@@ -89,6 +91,12 @@ class Account:
     def prompt(self, index: int) -> Usage:
         """What the prompt of one generation is billed; its completion is not counted here."""
         return self._prompts[index // self._choices]
+
+    def receipt(self, text: TextDigest, usage: Usage) -> dict[str, Any] | None:
+        """What the mesh signs of the text and of what is billed, by the bill's own name; None: it signs nothing."""
+        if self._deps.receipts is None:
+            return None
+        return self._deps.receipts.of_session(self.session)(_STREAM, text, usage)
 
     def accepted(self, index: int, accepted: UpstreamAccepted) -> None:
         """An instance took it; after a re-opening, another one perhaps."""
@@ -160,13 +168,14 @@ class Account:
             prompt_tokens=sum(usage.prompt_tokens for usage in self._prompts),
             cached_tokens=sum(usage.cached_tokens for usage in self._prompts),
             completion_tokens=self._framed,
-            started_ms=self._started_ms,
-            ended_ms=self._started_ms + took_ms,
+            started_ms=self.started_ms,
+            ended_ms=self.started_ms + took_ms,
             traceparent=self.traceparent,
             computed_tokens=_sum_if_told(counts.computed for counts in self._closed),
             discarded_tokens=sum(map(discarded_of, self._closed)),
             attempts=_by_instance(self._attempts),
             gateway=self._deps.usage.gateway,
+            key=self.caller.key,
         )
 
     def _begin_span(self, request: GenerateRequest, caller: Caller) -> SpanHandle:

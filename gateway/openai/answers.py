@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol, Self
 
 from gateway.openai.run import End
-from seedance.protocol.frames import TokenLogprob, Usage
-from seedance.protocol.text import Piece
+from seedance.protocol.frames import Token, TokenLogprob, Usage
 
 __all__ = ["AnswerShape", "ChatShape", "CompletionShape"]
 
@@ -54,7 +53,7 @@ class _Head:
         }
 
 
-Answers = Sequence[tuple[Piece | None, End]]
+Answers = Sequence[tuple[Token | None, End]]
 
 
 class AnswerShape(Protocol):
@@ -72,7 +71,7 @@ class AnswerShape(Protocol):
         """The chunk before any text, if there is one."""
         ...
 
-    def delta(self, piece: Piece, at: int, /) -> Json:
+    def delta(self, token: Token, at: int, /) -> Json:
         """A chunk with text, which has `at` characters before it."""
         ...
 
@@ -98,13 +97,13 @@ class ChatShape(_Head):
                 "index": index,
                 "message": {
                     "role": "assistant",
-                    "content": piece.text if piece else "",
+                    "content": token.delta if token else "",
                     "refusal": None,
                 },
-                "logprobs": _chat_logprobs(piece),
+                "logprobs": _chat_logprobs(token),
                 "finish_reason": end.finish_reason,
             }
-            for index, (piece, end) in enumerate(answers)
+            for index, (token, end) in enumerate(answers)
         ]
         return self._object(self.KIND, choices) | {"usage": _usage(usage)}
 
@@ -112,9 +111,9 @@ class ChatShape(_Head):
         """The chunk that says who speaks."""
         return self._chunk({"role": "assistant", "content": ""})
 
-    def delta(self, piece: Piece, _at: int, /) -> Json:
+    def delta(self, token: Token, _at: int, /) -> Json:
         """A chunk with text."""
-        return self._chunk({"content": piece.text}, _chat_logprobs(piece))
+        return self._chunk({"content": token.delta}, _chat_logprobs(token))
 
     def last(self, end: End) -> Json:
         """The chunk that says why it ended."""
@@ -144,17 +143,17 @@ class CompletionShape(_Head):
     def whole(self, answers: Answers, usage: Usage, /) -> Json:
         """All choices in one piece."""
         choices = [
-            _completion_choice(index, piece, 0, end.finish_reason)
-            for index, (piece, end) in enumerate(answers)
+            _completion_choice(index, token, 0, end.finish_reason)
+            for index, (token, end) in enumerate(answers)
         ]
         return self._object(self.KIND, choices) | {"usage": _usage(usage)}
 
     def first(self) -> None:
         """Nothing comes before the text."""
 
-    def delta(self, piece: Piece, at: int, /) -> Json:
+    def delta(self, token: Token, at: int, /) -> Json:
         """A chunk with text."""
-        return self._chunk(piece, at)
+        return self._chunk(token, at)
 
     def last(self, end: End) -> Json:
         """The chunk that says why it ended."""
@@ -164,15 +163,15 @@ class CompletionShape(_Head):
         """The chunk with the usage, which has no choices."""
         return self._object(self.KIND, []) | {"usage": _usage(usage)}
 
-    def _chunk(self, piece: Piece | None, at: int, finish_reason: str | None = None) -> Json:
-        return self._object(self.KIND, [_completion_choice(self.index, piece, at, finish_reason)])
+    def _chunk(self, token: Token | None, at: int, finish_reason: str | None = None) -> Json:
+        return self._object(self.KIND, [_completion_choice(self.index, token, at, finish_reason)])
 
 
-def _completion_choice(index: int, piece: Piece | None, at: int, finish_reason: str | None) -> Json:
+def _completion_choice(index: int, token: Token | None, at: int, finish_reason: str | None) -> Json:
     return {
         "index": index,
-        "text": piece.text if piece else "",
-        "logprobs": _completion_logprobs(piece, at),
+        "text": token.delta if token else "",
+        "logprobs": _completion_logprobs(token, at),
         "finish_reason": finish_reason,
     }
 
@@ -184,20 +183,20 @@ def _chat_entry(entry: TokenLogprob) -> Json:
     return {"token": entry.token, "logprob": entry.logprob, "bytes": list(entry.bytes)}
 
 
-def _chat_logprobs(piece: Piece | None) -> Json | None:
-    if piece is None or not piece.logprobs:
+def _chat_logprobs(token: Token | None) -> Json | None:
+    if token is None or not token.logprobs:
         return None
     content = [
         _chat_entry(entry) | {"top_logprobs": [_chat_entry(top) for top in entry.top]}
-        for entry in piece.logprobs
+        for entry in token.logprobs
     ]
     return {"content": content, "refusal": None}
 
 
-def _completion_logprobs(piece: Piece | None, at: int) -> Json | None:
-    if piece is None or not piece.logprobs:
+def _completion_logprobs(token: Token | None, at: int) -> Json | None:
+    if token is None or not token.logprobs:
         return None
-    entries = piece.logprobs
+    entries = token.logprobs
     return {
         "tokens": [entry.token for entry in entries],
         "token_logprobs": [entry.logprob for entry in entries],

@@ -6,13 +6,14 @@ import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from gateway.deps import GatewayDeps
 from gateway.openai.account import Account, Caller
 from gateway.openai.run import End, Generation
 from gateway.upstream.base import UpstreamAccepted
 from seedance.protocol.frames import Usage
+from seedance.protocol.receipt import TextDigest
 from seedance.protocol.request import GenerateRequest
 
 __all__ = ["Choices"]
@@ -23,7 +24,7 @@ T = TypeVar("T")
 class Choices:
     """Opens, reads and closes the generations together; what befalls one befalls all.
 
-    `requests` differ in their prompt alone; the answers to the first come first. The `count` choices of one
+    `receipt`: somebody wants one, of the one answer there is. `requests` differ in their prompt alone; the answers to the first come first. The `count` choices of one
     prompt share a seed and differ in their choice, of which an instance's randomness is a function
     too: choice 0 is what the request would be answered alone.
     """
@@ -36,8 +37,11 @@ class Choices:
         count: int = 1,
         *,
         credit: int | None,
+        receipt: bool = False,
     ) -> None:
-        account = Account(deps, requests, caller, count)
+        account = self._account = Account(deps, requests, caller, count)
+        # Of one answer alone (`gateway.openai.schema`).
+        self._digest = TextDigest() if receipt and deps.receipts is not None else None
         seed = requests[0].sampling.seed
         seed = secrets.randbits(63) if seed is None else seed
         single = [
@@ -46,10 +50,19 @@ class Choices:
             for choice in range(count)
         ]
         self._count = count
-        self._generations = [
-            Generation(deps, request, account, index, credit=credit)
-            for index, request in enumerate(single)
-        ]
+        self._generations: list[Generation] = []
+        for index, request in enumerate(single):
+            bearer = self._generations[index - index % count] if index % count else None
+            generation = Generation(
+                deps,
+                request,
+                account,
+                index,
+                credit=credit,
+                bearer=bearer,
+                digest=self._digest,
+            )
+            self._generations.append(generation)
 
     async def open(self) -> UpstreamAccepted:
         """Start all; returns once each was taken. Raises `SeedanceError`: one was refused."""
@@ -82,6 +95,12 @@ class Choices:
             sum(usage.cached_tokens for usage in prompts),
             sum(end.usage.completion_tokens for end in ends),
         )
+
+    def receipt(self, usage: Usage) -> dict[str, Any]:
+        """The field with the one answer's receipt, where one is wanted and the mesh signs any; else nothing."""
+        if self._digest is None:
+            return {}
+        return {"receipt": self._account.receipt(self._digest, usage)}
 
     async def close(self) -> None:
         """Cancel those that have not ended, and write down what all cost."""

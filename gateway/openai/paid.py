@@ -7,11 +7,13 @@ reaches, and an instance is not heard of before its prompt is paid for.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from gateway.budgets.desk import Spending
 from gateway.deps import GatewayDeps
-from gateway.openai.account import Caller
+from gateway.openai.account import Account
 from gateway.upstream.base import (
     Open,
     PressureLevel,
@@ -30,11 +32,18 @@ UNLIMITED = 2**31
 
 
 class PaidStream:
-    """`StreamListener` of the call, `StreamHandle` and `Upstream.open` of the reader, `Spender` of the purse."""
+    """`StreamListener` of the call, `StreamHandle` and `Upstream.open` of the reader, `Spender` of the purse.
 
-    def __init__(self, deps: GatewayDeps, spending: Spending) -> None:
+    `bearer`: who pays for the prompt that they have in common; None: itself.
+    """
+
+    def __init__(
+        self, deps: GatewayDeps, spending: Spending, bearer: PaidStream | None = None
+    ) -> None:
         self._upstream = deps.upstream
         self._spending = spending
+        self._bearer = bearer
+        self._on_funded: list[Callable[[], None]] = []
         self._listener: StreamListener | None = None
         self._handle: StreamHandle | None = None
         # What its instance has said before it is paid for: that it took it, and at most a token or two.
@@ -57,9 +66,9 @@ class PaidStream:
         self._handle = self._upstream.open(instance, replace(spec, credit=credit), self)
         return self
 
-    def settle(self, framed_tokens: int, *, bears_prompt: bool) -> None:
+    def settle(self, framed_tokens: int) -> None:
         """It is over, and `framed_tokens` are billed; the prompt too, if no other choice bears it."""
-        prompt = self._usage if bears_prompt else Usage()
+        prompt = self._usage if self._bearer is None else Usage()
         billed = replace(prompt, completion_tokens=framed_tokens)
         self._spending.settle(billed if self._funded else None)
 
@@ -100,6 +109,16 @@ class PaidStream:
         early, self._early = self._early, []
         for tokens in early:
             self.on_tokens(tokens)
+        waiting, self._on_funded = self._on_funded, []
+        for begin in waiting:
+            begin()
+
+    def once_funded(self, begin: Callable[[], None]) -> None:
+        """Somebody whose prompt it bears has been taken: it may begin when that is paid for."""
+        if self._funded:
+            begin()
+        else:
+            self._on_funded.append(begin)
 
     def credit(self, tokens: int) -> None:
         """This much more is paid for."""
@@ -119,9 +138,11 @@ class PaidStream:
         if self._funded and self._listener is not None:
             self._listener.on_accepted(accepted)
             return
-        if self._unpaid is None:
+        first, self._unpaid = self._unpaid is None, accepted
+        if first and self._bearer is None:
             self._spending.begin(accepted.prompt_tokens, accepted.model)
-        self._unpaid = accepted
+        elif first and self._bearer is not None:
+            self._bearer.once_funded(partial(self._spending.begin, 0, accepted.model))
 
     def on_tokens(self, tokens: UpstreamTokens) -> None:
         """Tokens arrived."""
@@ -135,6 +156,8 @@ class PaidStream:
     def on_done(self, finish_reason: str, usage: Usage, timing: Timing) -> None:
         """It ended."""
         self._counted(usage)
+        if self._funded:
+            self._spending.ended()
         if self._listener is None:
             return
         if self._error is not None and finish_reason == "cancelled":
@@ -166,10 +189,14 @@ class PaidStream:
         self._usage = Usage(prompt_tokens, usage.cached_tokens)
 
 
-def paid_stream(deps: GatewayDeps, caller: Caller, generation: str) -> PaidStream | None:
+def paid_stream(
+    deps: GatewayDeps, account: Account, index: int, bearer: PaidStream | None
+) -> PaidStream | None:
     """What stands between a generation and the instances; None: no budget counts it."""
     if deps.budgets is None:
         return None
-    now_ms = deps.clock.wall_ms()
-    spending = deps.budgets.open(generation, caller.tenant, caller.key, now_ms, resume_ttl_s=None)
-    return None if spending is None else PaidStream(deps, spending)
+    caller, began_ms = account.caller, account.started_ms
+    spending = deps.budgets.open(
+        account.generation(index), caller.tenant, caller.key, began_ms, resume_ttl_s=None
+    )
+    return None if spending is None else PaidStream(deps, spending, bearer)

@@ -14,6 +14,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from gateway.auth import Principal, Refusal
+from gateway.billing.plans import invoice_of, invoices_of, plans_of
+from gateway.billing.usage import usage_of
 from gateway.deps import GatewayDeps
 from gateway.http_errors import (
     REQUEST_ID_HEADER,
@@ -24,14 +26,12 @@ from gateway.http_errors import (
 )
 from gateway.openai.account import Caller
 from gateway.openai.answers import AnswerShape, ChatShape, CompletionShape
-from gateway.openai.billing import invoice_of, invoices_of, plans_of
 from gateway.openai.choices import Choices
 from gateway.openai.idempotency import Repeats, read_key
 from gateway.openai.recording import IDEMPOTENCY_HEADER
 from gateway.openai.run import CREDIT_TOKENS
 from gateway.openai.schema import Asked, read_chat, read_completion
 from gateway.openai.sse import GenerationResponse
-from gateway.openai.usage import usage_of
 from seedance.protocol.errors import ErrorCode, SeedanceError
 from seedance.protocol.request import bad_field
 
@@ -182,7 +182,9 @@ def _generate(deps: GatewayDeps, repeats: Repeats, face: _Face) -> Answer:
         def run(name: str = "") -> GenerationResponse:
             credit = CREDIT_TOKENS if asked.stream else None
             named = replace(caller, run=name)
-            choices = Choices(deps, asked.requests, named, asked.choices, credit=credit)
+            choices = Choices(
+                deps, asked.requests, named, asked.choices, credit=credit, receipt=asked.receipt
+            )
             return GenerationResponse(choices, asked, shape, headers)
 
         key = read_key(request.headers, principal.tenant, face.operation, body)

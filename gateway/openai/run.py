@@ -17,7 +17,7 @@ from gateway.deps import GatewayDeps
 from gateway.metering.events import Attempt
 from gateway.metering.stream import Counts, StreamBooks
 from gateway.openai.account import Account
-from gateway.openai.paid import paid_stream
+from gateway.openai.paid import PaidStream, paid_stream
 from gateway.upstream.base import (
     NoInstanceError,
     Open,
@@ -30,9 +30,10 @@ from gateway.upstream.base import (
 from mesh.prefixes import prefix_marks
 from mesh.telemetry.names import Span
 from seedance.protocol.errors import ErrorCode, SeedanceError
-from seedance.protocol.frames import Timing, Usage
+from seedance.protocol.frames import Timing, Token, Usage
+from seedance.protocol.receipt import TextDigest
 from seedance.protocol.request import GenerateRequest, within_quota
-from seedance.protocol.text import Piece, TextBuffer, TextGapError
+from seedance.protocol.text import TextBuffer, TextGapError
 
 __all__ = ["CREDIT_TOKENS", "End", "Generation"]
 
@@ -68,7 +69,9 @@ class Generation:
     """Opens, reads, re-opens and closes one generation; the `StreamListener` of its stream.
 
     `index` is its place among those of the account.
+    `bearer`: the first choice of the same prompt, which pays for it.
     `credit` None lets the engine run ahead of the reader (who wants the answer in one piece).
+    `digest` hears all text that is taken.
     `open` first, then `next` until it returns an `End` or raises; `close` always.
     """
 
@@ -80,6 +83,8 @@ class Generation:
         index: int = 0,
         *,
         credit: int | None,
+        bearer: Generation | None = None,
+        digest: TextDigest | None = None,
     ) -> None:
         self._deps = deps
         self._request = _seeded(request)
@@ -87,7 +92,7 @@ class Generation:
         self._granted = 0
         self._account = account
         self._index = index
-        self._text = TextBuffer()
+        self._text = TextBuffer(digest=digest)
         self._handle: StreamHandle | None = None
         self._epoch = 0
         self._tries = 0
@@ -95,7 +100,9 @@ class Generation:
         self._outcome: End | SeedanceError | _Lost | None = None
         self._wake = asyncio.Event()
         self._cancelling = False
-        self._paid = paid_stream(deps, account.caller, account.generation(index))
+        self.paid: PaidStream | None = paid_stream(
+            deps, account, index, bearer.paid if bearer else None
+        )
 
     # ------------------------------------------------------------ the reader
 
@@ -109,22 +116,22 @@ class Generation:
             await self._news()
         return self._accepted
 
-    async def next(self) -> Piece | End:
+    async def next(self) -> Token | End:
         """The next text, as soon as there is some, or the end. Raises `SeedanceError`."""
         while True:
-            piece = self._take()
-            if piece is not None:
-                return piece
+            token = self._take()
+            if token is not None:
+                return token
             if isinstance(self._outcome, End):
                 return self._end(self._outcome)
             await self._news()
 
-    async def whole(self) -> tuple[Piece | None, End]:
+    async def whole(self) -> tuple[Token | None, End]:
         """All text at once, and the end. Raises `SeedanceError`."""
         while not isinstance(self._outcome, End):
             await self._news()
-        piece = self._take()
-        return piece, self._end(self._outcome)
+        token = self._take()
+        return token, self._end(self._outcome)
 
     async def close(self) -> None:
         """Cancel it unless it has ended, and write down what it cost."""
@@ -136,9 +143,8 @@ class Generation:
                     async with asyncio.timeout(CANCEL_WAIT_S):
                         await self._settled()
         finally:
-            if self._paid is not None:
-                bears_prompt = not self._request.sampling.choice
-                self._paid.settle(self._text.framed_tokens, bears_prompt=bears_prompt)
+            if self.paid is not None:
+                self.paid.settle(self._text.framed_tokens)
             self._account.close(*self._bill())
 
     @property
@@ -151,12 +157,12 @@ class Generation:
         counts = self._books.counts(_reason(self._outcome), framed)
         return counts, self._books.parts(framed)
 
-    def _take(self) -> Piece | None:
-        piece = self._text.take_all()
-        if piece is not None:
+    def _take(self) -> Token | None:
+        token = self._text.take_all()
+        if token is not None:
             self._account.text_sent()
             self._grant()
-        return piece
+        return token
 
     def _grant(self) -> None:
         """Let the engine be `credit` tokens ahead of the reader, told in steps of a quarter.
@@ -227,7 +233,7 @@ class Generation:
             traceparent=self._account.traceparent,
             credit=credit,
         )
-        way = self._deps.upstream if self._paid is None else self._paid
+        way = self._deps.upstream if self.paid is None else self.paid
         self._handle = way.open(instance, spec, self)
 
     async def _reopen(self, lost: _Lost) -> None:
@@ -275,7 +281,7 @@ class Generation:
             self.on_broken()
             return
         self._grant()
-        if self._text.pending:
+        if self._text.waiting:
             self._tries = 0
             self._wake.set()
 

@@ -53,6 +53,7 @@ class Asked:
     choices: int = 1
     stream: bool = False
     include_usage: bool = False
+    receipt: bool = False
     user: str | None = None
     names: Mapping[str, str] = field(default_factory=dict)
 
@@ -260,6 +261,14 @@ def _wants_usage(body: dict[str, Any], *, stream: bool) -> bool:
     return wanted is not None and fields.flag("stream_options.include_usage", wanted)
 
 
+def _wants_receipt(body: dict[str, Any], prompts: int) -> bool:
+    """An extension: the mesh's signature under text and usage, which are one answer's."""
+    wanted = "receipt" in body and fields.flag("receipt", body["receipt"])
+    if wanted and (prompts > 1 or body.get("n", 1) != 1):
+        raise bad_field("receipt", "left out when there is more than one answer")
+    return wanted
+
+
 def _user(body: dict[str, Any]) -> str | None:
     """Who it is for: OpenAI asks for prompts that begin alike to be told by `prompt_cache_key`."""
     given = fields.read(body, {"prompt_cache_key": fields.text, "user": fields.text})
@@ -290,6 +299,7 @@ def _asked(
         choices=_parallel(body, len(prompts)),
         stream=stream,
         include_usage=_wants_usage(body, stream=stream),
+        receipt=_wants_receipt(body, len(prompts)),
         user=_user(body),
         names={
             **names,

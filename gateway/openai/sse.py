@@ -96,7 +96,7 @@ class GenerationResponse(Response):
             await refusal(scope, receive, send)
         else:
             usage = self._choices.usage([end for _, end in answers])
-            body = msgspec.json.encode(shape.whole(answers, usage))
+            body = msgspec.json.encode(shape.whole(answers, usage) | self._choices.receipt(usage))
             answer = Response(body, headers=headers, media_type="application/json")
             await answer(scope, receive, send)
             self.complete = True
@@ -131,8 +131,10 @@ class GenerationResponse(Response):
             # The status line is gone: an error event, and no [DONE], says that this is no end.
             await put(_event(error_body(self._asked.in_clients_words(error))), more=False)
             return
-        if self._asked.include_usage:
-            await put(_event(shape.usage(self._choices.usage(ends))))
+        usage = self._choices.usage(ends)
+        receipt = self._choices.receipt(usage)
+        if self._asked.include_usage or receipt:
+            await put(_event(shape.usage(usage) | receipt))
         await put(_DONE, more=False)
         self.complete = True
 
@@ -144,12 +146,12 @@ async def _pieces(tell: Tell, generation: Generation, shape: AnswerShape) -> End
         await tell(first)
     characters = 0
     while True:
-        piece = await generation.next()
-        if isinstance(piece, End):
-            await tell(shape.last(piece))
-            return piece
-        await tell(shape.delta(piece, characters))
-        characters += len(piece.text)
+        token = await generation.next()
+        if isinstance(token, End):
+            await tell(shape.last(token))
+            return token
+        await tell(shape.delta(token, characters))
+        characters += len(token.delta)
 
 
 def _adopted(accepted: UpstreamAccepted) -> dict[str, str]:

@@ -49,4 +49,5 @@ def bill_of(
         retained_tokens=retained,
         attempts=books.attempts(opening.model, opening.instance, framed),
         gateway=owner.deps.usage.gateway,
+        key=owner.identity.key,
     )

@@ -107,7 +107,8 @@ class Checkpointer:
         return sum(owner.journal.bills_waiting for owner in self.owners | self._dirty)
 
     def mark(self, owner: SessionOwner) -> None:
-        """The owner may have news."""
+        """The owner may have news; until it is taken, or presses, once is enough."""
+        owner.journal.marked = True
         if owner.journal.pressing:
             self._dirty[owner] = None
         else:

@@ -137,13 +137,13 @@ class Generation:
 
     def cancel(self) -> None:
         """Stop the generation wherever it is; its end is heard, at once if nobody is asked."""
+        self._stop_retrying()
         if self._handle is None and self.opening.instance and self._phase is not _Phase.OVER:
             # A former owner's instance may still hold it, with blocks that nobody needs now.
             self._attach_at(self.opening.instance)
         if self._handle is not None:
             self._handle.cancel()
         elif self._phase is not _Phase.OVER:
-            self._stop_retrying()
             self._hear(UpstreamBroken())
 
     def finish(self, finished: Finished) -> None:
@@ -155,7 +155,7 @@ class Generation:
         if opening.model:  # what no instance took costs nothing
             bill = bill_of(self._owner, self._stream, opening, self._books, finished)
             self._owner.journal.bill(bill.event(reused=opening.reused))
-        self._owner.journal.touch(self._stream.id, opening=True)
+        self._owner.journal.touch(self._stream.id)
         _end_span(self._span, opening, finished)
 
     def release(self) -> None:
@@ -228,7 +228,7 @@ class Generation:
         opening.model = accepted.model
         opening.prompt_tokens = accepted.prompt_tokens or opening.prompt_tokens
         opening.token_quota = opening.token_quota or accepted.token_quota
-        self._owner.journal.touch(self._stream.id, opening=True)
+        self._owner.journal.touch(self._stream.id)
 
     def _hear(self, what: InstanceEvent) -> None:
         self._owner.hear(FromInstance(self._stream.id, what))
@@ -300,7 +300,7 @@ class Generation:
 
     def _moved_to(self, instance: str) -> None:
         self.opening.instance = instance
-        self._owner.journal.touch(self._stream.id, opening=True)
+        self._owner.journal.touch(self._stream.id)
 
     def _ear(self) -> _Ear:
         self.listening = _Ear(self)

@@ -7,10 +7,11 @@ hears every byte that no frame holds once more from the instance, or from anothe
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import asdict, astuple, dataclass, field, replace
 from typing import Any
 
+from gateway.budgets.model import Tariff
 from gateway.metering.meter import UsageMeter
 from gateway.metering.stream import FormerAttempt
 from gateway.session.identity import SessionIdentity
@@ -26,6 +27,7 @@ __all__ = ["BILLS_KEPT_MAX", "Journal", "Opening"]
 
 # While the store is away a session may end streams for ever: as many as ends are kept.
 BILLS_KEPT_MAX = ENDS_KEPT_MAX
+_NOTHING = 0, 0
 
 
 @dataclass(slots=True)
@@ -35,6 +37,7 @@ class Opening:
     `prompt_tokens` and `token_quota` are the first instance's word, once it has taken the stream.
     `end` is how it was settled and billed, while its client is not there to be told. `reused`: the session
     has forgotten ends (§3), and the stream's id may be one of theirs. `former`: attempts before this one.
+    `tariffs`: what its budgets, by account, were told that it costs: whoever owns it next pays the same.
     """
 
     wants: Generate
@@ -48,6 +51,7 @@ class Opening:
     end: UpstreamDone | UpstreamFailed | None = None
     reused: bool = False
     former: list[FormerAttempt] = field(default_factory=list)
+    tariffs: dict[str, Tariff] = field(default_factory=dict)
 
     def settled(self, end: UpstreamDone | UpstreamFailed | None, usage: Usage) -> None:
         """It has ended, at this price."""
@@ -68,6 +72,7 @@ class Opening:
                 "end": _write_end(self.end),
                 "reused": self.reused,
                 "former": self.former,
+                "tariffs": {name: astuple(tariff) for name, tariff in self.tariffs.items()},
             },
             separators=(",", ":"),
         ).encode()
@@ -91,6 +96,7 @@ class Opening:
             _read_end(fields.get("end")),
             fields.get("reused", False),
             [(model, instance, tokens) for model, instance, tokens in fields.get("former", ())],
+            {name: Tariff(*tariff) for name, tariff in fields.get("tariffs", {}).items()},
         )
 
 
@@ -128,8 +134,8 @@ def _read_end(fields: dict[str, Any] | None) -> UpstreamDone | UpstreamFailed | 
 class Journal:
     """One session's news for the store. `openings` finds the opening of a live stream.
 
-    `pressing`: there is more than text of running streams and what was acknowledged of it. `failures`:
-    writes in a row that the store could not carry out.
+    `pressing`: there is more than text of running streams and what was acknowledged of it. `marked`: the
+    checkpointer knows of what is new. `failures`: writes in a row that the store could not carry out.
     """
 
     def __init__(
@@ -145,27 +151,29 @@ class Journal:
         self._usage = usage
         self.failures = 0
         self._touched: dict[str, None] = {}
-        self._opened: set[str] = set()
-        self._tokens_written: dict[str, int] = {}
+        # Of each live stream, the tokens that were written and the bytes that were framed then.
+        self._written: dict[str, tuple[int, int]] = {}
         self._logged_seq = 0
         self._acked = 0
         self._bills: dict[str, UsageEvent] = {}
         self._whole = True
         self._renew = False
         self.pressing = True
+        self.marked = False
 
-    def touch(self, stream: str, *, opening: bool = False) -> None:
-        """Something about a stream is new; `opening`: its opening is, too."""
+    def touch(self, stream: str) -> None:
+        """More about a stream is new than its text: its opening, or its end."""
         self._touched[stream] = None
-        if opening:
-            self._opened.add(stream)
-            self.pressing = True
+        self._press()
+
+    def _press(self) -> None:
+        self.pressing, self.marked = True, False
 
     def bill(self, event: UsageEvent) -> None:
         """What a stream costs, to be written with its end; what has no room any more goes without."""
         self._bills[event.id] = event
         self._usage.hold(event)
-        self.pressing = True
+        self._press()
         if len(self._bills) > BILLS_KEPT_MAX:
             self._usage.add(self._bills.pop(next(iter(self._bills))))
 
@@ -193,11 +201,13 @@ class Journal:
 
     def rewrite(self) -> None:
         """The store may have lost anything: next time everything is written."""
-        self._whole = self.pressing = True
+        self._whole = True
+        self._press()
 
     def renew(self) -> None:
         """Write at least a sign of life next time."""
-        self._renew = self.pressing = True
+        self._renew = True
+        self._press()
 
     @property
     def written(self) -> bool:
@@ -209,17 +219,17 @@ class Journal:
         self._whole = False
         self._logged_seq = logged_seq
         for name, stream in self._machine.streams.live.items():
-            self._tokens_written[name] = stream.text.whole_tokens
+            self._written[name] = stream.text.whole_tokens, stream.text.framed_bytes
 
     def take(self, epoch: int, *, detached: bool) -> SessionWrite | None:
         """What is new since the last call; None: nothing."""
-        self.pressing = False
+        self.pressing = self.marked = False
         bills = tuple(self._bills.values())
         if self._machine.over:
             return SessionWrite(self._identity.session, epoch, closed=True, bills=bills)
         whole, self._whole = self._whole, False
         if whole:
-            self._tokens_written.clear()
+            self._written.clear()
             self._logged_seq = 0
         streams = self._streams(whole=whole)
         entries = self._entries()
@@ -255,23 +265,25 @@ class Journal:
 
     def _streams(self, *, whole: bool) -> tuple[StreamWrite, ...]:
         live, ended = self._machine.streams.live, self._machine.streams.ended
-        names: Iterable[str] = (*live, *ended) if whole else self._touched
+        written, touched = self._written, self._touched
         writes = []
-        for name in names:
-            if name in live:
-                writes.append(self._live(live[name], opening=whole or name in self._opened))
-            elif name in ended:
+        for name, stream in live.items():
+            opening = whole or name in touched
+            now = stream.text.whole_tokens, stream.text.framed_bytes
+            if opening or written.get(name, _NOTHING) != now:
+                writes.append(self._live(stream, opening=opening))
+        for name in ended if whole else touched:
+            if name in ended:
                 end = json.dumps({"v": 1, "fingerprint": ended[name]}, separators=(",", ":"))
                 writes.append(StreamWrite(name, ended=end.encode()))
-                self._tokens_written.pop(name, None)
-        self._touched.clear()
-        self._opened.clear()
+                written.pop(name, None)
+        touched.clear()
         return tuple(writes)
 
     def _live(self, stream: StreamMachine, *, opening: bool) -> StreamWrite:
         text = stream.text
-        written = self._tokens_written.get(stream.id, 0)
-        self._tokens_written[stream.id] = text.whole_tokens
+        written, _ = self._written.get(stream.id, _NOTHING)
+        self._written[stream.id] = text.whole_tokens, text.framed_bytes
         opened = self._openings(stream.id) if opening else None
         return StreamWrite(
             stream.id,

@@ -35,6 +35,7 @@ from seedance.protocol.events import (
     Tick,
 )
 from seedance.protocol.frames import Done, ErrorFrame, Generate, Token
+from seedance.protocol.log import Entry
 from seedance.protocol.session import SessionMachine, SessionState
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ class SessionOwner:
         now = self.deps.clock.monotonic()
         for effect in self.machine.step(event, now):
             self._do(effect)
-        if self.machine.state is SessionState.LIVE:
+        if self.machine.state is SessionState.LIVE and not self.journal.marked:
             self._checkpointer.mark(self)
         self._arm(now)
 
@@ -152,15 +153,14 @@ class SessionOwner:
             return
         machine = self.machine
         quiet = machine.delivery.log.entries and machine.delivery.pressure.calm
-        carrier, touch = self.carrier, self.journal.touch
+        carrier, journal = self.carrier, self.journal
         for effect in machine.pump(now):
-            if type(effect) is Send and type(effect.frame) is Token and carrier is not None:
+            if type(effect) is Entry and type(effect.frame) is Token and carrier is not None:
                 carrier.send(effect)
-                touch(effect.frame.id)
             else:
                 self._do(effect)
                 carrier = self.carrier
-        if machine.state is SessionState.LIVE:
+        if machine.state is SessionState.LIVE and not journal.marked:
             self._checkpointer.mark(self)
         if not (quiet and machine.delivery.pressure.calm):
             self._arm(now)
@@ -203,12 +203,11 @@ class SessionOwner:
 
     def _do(self, effect: Effect) -> None:
         match effect:
-            case Send():
+            case Send(frame):
                 if self.carrier is not None:
                     self.carrier.send(effect)
-                if effect.stream is not None:
-                    ends = isinstance(effect.frame, (Done, ErrorFrame))
-                    self.journal.touch(effect.stream, opening=ends)
+                if isinstance(frame, (Done, ErrorFrame)) and frame.id is not None:
+                    self.journal.touch(frame.id)
             case OpenUpstream(stream, credit):
                 self._open(stream, credit)
             case (
@@ -245,7 +244,7 @@ class SessionOwner:
         permit = permit or self.deps.tenants.adopt(self.identity.tenant)
         generation = generation_of(self, machine, opening, permit)
         self._generations[stream] = generation
-        self.journal.touch(stream, opening=True)
+        self.journal.touch(stream)
         # With the store away nothing waits for it (§4.4).
         machine.stored = self._checkpointer.state is StoreState.AWAY
         generation.open(credit)

@@ -89,9 +89,9 @@ class PaidGeneration(Generation):
         """As the base, but nobody hears of an instance before it is paid for."""
         match what:
             case UpstreamAccepted() if not self.opening.model:
-                if self._unpaid is None:
+                first, self._unpaid = self._unpaid is None, what
+                if first:
                     self._spending.begin(what.prompt_tokens, what.model)
-                self._unpaid = what
                 return
             case UpstreamDone(finish_reason="cancelled", usage=usage) if self._error:
                 # What was not paid for was not computed, and is not billed.
@@ -142,7 +142,12 @@ def generation_of(
     name = f"{identity.session}/{stream.id}/{opening.started_ms}"
     resume_ttl_s = owner.deps.settings.resume_ttl_s
     spending = desk.open(
-        name, identity.tenant, identity.key, opening.started_ms, resume_ttl_s=resume_ttl_s
+        name,
+        identity.tenant,
+        identity.key,
+        opening.started_ms,
+        resume_ttl_s=resume_ttl_s,
+        tariffs=opening.tariffs,
     )
     if spending is None:
         return Generation(owner, stream, opening, permit)

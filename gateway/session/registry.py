@@ -149,7 +149,9 @@ class SessionRegistry:
         if owner and not hmac.compare_digest(owner.identity.token_hash, token_hash):
             raise _expired()
         try:
-            stored = await self.deps.store.claim(resume.session, token_hash)
+            # A session that nobody has written yet may live at another gateway: either it is found
+            # later, or it is gone for good.
+            stored = await self.deps.store.claim(resume.session, token_hash, bars=owner is None)
         except PermissionError:
             raise _expired() from None
         except StoreUnavailableError:

@@ -40,7 +40,7 @@ def _log(stored: StoredSession, now: float) -> FrameLog:
         text = record.frame.decode()
         frame, _ = decode_server(text)
         if isinstance(frame, SEQUENCED):
-            entries.append(Entry(record.seq, frame, text, now))
+            entries.append(Entry(frame, record.seq, text, now))
     return FrameLog(entries, stored.last_seq + 1)
 
 

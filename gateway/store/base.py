@@ -191,11 +191,14 @@ class SessionStore(Protocol):
         """Write all, in few round trips; each session's part is atomic and fenced by its epoch."""
         ...
 
-    async def claim(self, session: str, token_hash: str) -> StoredSession | None:
+    async def claim(
+        self, session: str, token_hash: str, *, bars: bool = False
+    ) -> StoredSession | None:
         """Become the owner: raise the epoch by one and return the session; None: known to be gone.
 
         One that the store lacks is not, while its first commit may be on its way: then this raises
-        `StoreUnavailableError` (§4.8). Raises `PermissionError` when the token's hash is not the one in `created`
+        `StoreUnavailableError` (§4.8). `bars`: should that commit come later still, it is refused, so that
+        what a client was told is true. Raises `PermissionError` when the token's hash is not the one in `created`
         (field `token_hash` of its JSON).
         """
         ...

@@ -28,7 +28,7 @@ class StoreBelief:
         self.away = False
         self._clock = clock
         self._settle_s = settle_s
-        self._mark = ""
+        self._marks: dict[int, str] = {}
         self._believed_from = clock.monotonic()
         self._ahead_ms: int | None = None
 
@@ -44,11 +44,11 @@ class StoreBelief:
             self._doubt()
         return news
 
-    def marked(self, mark: str, *, fresh: bool) -> None:
-        """The mark of the store's server and data; `fresh`: it had none, hence no data."""
-        if fresh or self._mark not in ("", mark):
+    def marked(self, mark: str, partition: int = 0, *, fresh: bool) -> None:
+        """The mark of a partition's server and data; `fresh`: it had none, hence no data."""
+        if fresh or self._marks.get(partition, mark) != mark:
             self._doubt()
-        self._mark = mark
+        self._marks[partition] = mark
 
     def told_time(self, now_ms: int) -> None:
         """What the store's clock says now, in Unix milliseconds."""

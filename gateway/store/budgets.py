@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
 from typing import Protocol
 
-from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import RedisError
 
 from gateway.budgets.account import (
     DRY_MS,
@@ -17,21 +16,24 @@ from gateway.budgets.account import (
     Account,
     Answer,
     Answers,
-    Hold,
+    Request,
+    Seed,
     Settle,
     Verdict,
 )
 from gateway.store.base import StoreUnavailableError
 from mesh.clock import Clock
-from mesh.store import COMMAND_TIMEOUT_S, open_store
+from mesh.store_link import Argument, Script, open_link
 
-__all__ = ["AccountName", "BudgetStore", "MemoryBudgets", "RedisBudgets"]
+__all__ = ["ACCOUNTS_KEPT_MAX", "AccountName", "BudgetStore", "MemoryBudgets", "RedisBudgets"]
 
-_SCRIPT = (resources.files("gateway.store") / "scripts" / "budget.lua").read_text()
-_SHA = hashlib.sha1(_SCRIPT.encode()).hexdigest()  # noqa: S324 - the server's own name for a script
+_SCRIPT = Script((resources.files("gateway.store") / "scripts" / "budget.lua").read_text())
 # A month's account is kept until nobody can ask about it any more; a budget without period for ever.
 KEPT_MS = 70 * 86_400_000
+_ANSWER_HEAD = 3
 _ANSWER_PARTS = 3
+# In memory: over it the accounts of periods go that nobody has asked for the longest, and that nothing is held in.
+ACCOUNTS_KEPT_MAX = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +49,13 @@ class AccountName:
 class BudgetStore(Protocol):
     """Both implementations are held to the same behaviour by one suite."""
 
-    async def apply(self, account: AccountName, requests: Sequence[Hold | Settle]) -> Answers:
-        """Do all requests in order, at once. Raises `StoreUnavailableError`; it may have happened then."""
+    async def apply(
+        self, account: AccountName, requests: Sequence[Request], born_ms: int = 0
+    ) -> Answers:
+        """Do all requests in order, at once. Raises `StoreUnavailableError`; it may have happened then.
+
+        `born_ms`: the moment (Unix ms) at which an account that is new is born; 0: there is no ledger.
+        """
         ...
 
     async def close(self) -> None:
@@ -62,12 +69,26 @@ class MemoryBudgets:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.accounts: dict[str, Account] = {}
+        self._ending: OrderedDict[str, None] = OrderedDict()
 
-    async def apply(self, account: AccountName, requests: Sequence[Hold | Settle]) -> Answers:
+    async def apply(
+        self, account: AccountName, requests: Sequence[Request], born_ms: int = 0
+    ) -> Answers:
         """Do them; see the base."""
         books = self.accounts.setdefault(account.name, Account())
+        if account.ends:
+            self._ending[account.name] = None
+            self._ending.move_to_end(account.name)
         now_ms = round(self._clock.monotonic() * 1000)
-        return books.apply(requests, account.limit, account.soft, now_ms)
+        answers = books.apply(requests, account.limit, account.soft, now_ms, born_ms)
+        if len(self.accounts) > ACCOUNTS_KEPT_MAX:
+            self._drop_idlest()
+        return answers
+
+    def _drop_idlest(self) -> None:
+        idlest = next((name for name in self._ending if not self.accounts[name].holds), None)
+        if idlest is not None:
+            del self.accounts[idlest], self._ending[idlest]
 
     async def close(self) -> None:
         """Nothing is held."""
@@ -77,48 +98,46 @@ class RedisBudgets:
     """Accounts in the mesh's store, by its clock."""
 
     def __init__(self, url: str) -> None:
-        self._redis = open_store(url, command_timeout_s=None)  # `apply` has a limit
+        self._link = open_link(url, [_SCRIPT])
 
-    async def apply(self, account: AccountName, requests: Sequence[Hold | Settle]) -> Answers:
+    async def apply(
+        self, account: AccountName, requests: Sequence[Request], born_ms: int = 0
+    ) -> Answers:
         """Do them in one round trip; see the base."""
         # The braces keep an account's three keys on one node of a cluster.
         key = f"seedance:budget:{{{account.name}}}"
-        arguments: list[str | int] = [
+        arguments: list[Argument] = [
             -1 if account.limit is None else account.limit,
             -1 if account.soft is None else account.soft,
             KEPT_MS if account.ends else 0,
             SETTLED_KEPT_MS,
             DRY_MS,
+            born_ms,
         ]
         for request in requests:
             arguments += _words(request)
         try:
-            async with asyncio.timeout(COMMAND_TIMEOUT_S):
-                reply = await self._call(key, arguments)
+            (reply,) = await self._link.ask([_SCRIPT.call([key], arguments)])
         except (RedisError, OSError) as error:
             raise StoreUnavailableError(type(error).__name__) from error
-        columns = (reply[1 + part :: _ANSWER_PARTS] for part in range(_ANSWER_PARTS))
+        crossed, born_ms, unseeded = reply[:_ANSWER_HEAD]
+        columns = (reply[_ANSWER_HEAD + part :: _ANSWER_PARTS] for part in range(_ANSWER_PARTS))
         holds = (
             Answer(held, Verdict(verdict), bool(dry))
             for held, verdict, dry in zip(*columns, strict=True)
         )
-        return Answers(tuple(holds), bool(reply[0]))
-
-    async def _call(self, key: str, arguments: Sequence[str | int]) -> list[int]:
-        try:
-            reply = await self._redis.evalsha(_SHA, 1, key, *arguments)
-        except NoScriptError:
-            reply = await self._redis.eval(_SCRIPT, 1, key, *arguments)
-        return list(reply)
+        return Answers(tuple(holds), bool(crossed), born_ms, bool(unseeded))
 
     async def close(self) -> None:
         """Give back connections."""
-        await self._redis.aclose()
+        await self._link.close()
 
 
-def _words(request: Hold | Settle) -> tuple[str | int, ...]:
+def _words(request: Request) -> tuple[str | int, ...]:
     if isinstance(request, Settle):
-        return ("settle", request.stream, request.cost)
+        return ("settle", request.stream, request.cost, request.ended_ms)
+    if isinstance(request, Seed):
+        return ("seed", request.cost)
     return (
         *("hold", request.stream, request.want, request.least, request.used),
         *(request.step, request.ttl_ms, int(request.returns), int(request.lasting)),

@@ -16,19 +16,16 @@ from gateway.store.base import (
     StoredStream,
     StreamWrite,
 )
+from mesh.store_link import Argument
 
 __all__ = [
     "SCRIPTS",
     "USAGE_EVENTS_MAX",
-    "Argument",
     "commit_arguments",
     "pack_ids",
     "read_claimed",
-    "session_key",
     "unpack_ids",
 ]
-
-Argument = bytes | str | int
 
 # Usage events wait in their stream while metering is away; about this many are kept.
 USAGE_EVENTS_MAX = 1_000_000
@@ -39,11 +36,6 @@ SCRIPTS = {
     name: (resources.files("gateway.store") / "scripts" / f"{name}.lua").read_text()
     for name in ("claim", "commit", "due", "watch")
 }
-
-
-def session_key(session: str) -> str:
-    """The session's hash, from which its other keys are named; the braces are their hash tag."""
-    return f"seedance:{{{session}}}"
 
 
 def pack_ids(token_ids: Sequence[int]) -> bytes:

@@ -9,7 +9,6 @@ had last, and nobody else's grows meanwhile unless that one's has run out.
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from redis.exceptions import RedisError
 
 from gateway.store.base import StoreUnavailableError
 from mesh.clock import Clock
-from mesh.store import COMMAND_TIMEOUT_S, open_store
+from mesh.store_link import Command, Script, open_link
 
 __all__ = ["LEASE_TTL_S", "Leases", "MemoryLeases", "RedisLeases", "Want", "slice_of"]
 
@@ -29,7 +28,7 @@ _TTL_MS = round(LEASE_TTL_S * 1000)
 # Of a count's one that all are due a part of, a gateway that is due no more than this lets go.
 PART_MIN = 0.1
 _ROUNDING = 1e-6
-_SCRIPT = (resources.files("gateway.store") / "scripts" / "lease.lua").read_text()
+_SCRIPT = Script((resources.files("gateway.store") / "scripts" / "lease.lua").read_text())
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,32 +133,23 @@ class RedisLeases:
     """
 
     def __init__(self, url: str, gateway: str) -> None:
-        self._redis = open_store(url, command_timeout_s=None)
-        self._script = self._redis.register_script(_SCRIPT)
+        self._link = open_link(url, [_SCRIPT])
         self._gateway = gateway
 
     async def renew(self, wants: Sequence[Want]) -> list[float]:
         """See the base; one round trip."""
         try:
-            async with (
-                asyncio.timeout(COMMAND_TIMEOUT_S),
-                self._redis.pipeline(transaction=False) as pipe,
-            ):
-                for want in wants:
-                    key = f"seedance:lease:{{{want.tenant}}}:{want.limit}"
-                    arguments: list[str | float] = [
-                        self._gateway,
-                        want.total,
-                        want.demand,
-                        _TTL_MS,
-                        want.sure,
-                        PART_MIN if want.whole else -1,
-                    ]
-                    await self._script(keys=[key], args=arguments, client=pipe)
-                return [float(reply) for reply in await pipe.execute()]
+            replies = await self._link.ask([self._command(want) for want in wants])
         except (RedisError, OSError) as error:
             raise StoreUnavailableError(type(error).__name__) from error
+        return [float(reply) for reply in replies]
+
+    def _command(self, want: Want) -> Command:
+        key = f"seedance:lease:{{{want.tenant}}}:{want.limit}"
+        part_min = PART_MIN if want.whole else -1
+        numbers = (want.total, want.demand, _TTL_MS, want.sure, part_min)
+        return _SCRIPT.call([key], [self._gateway, *map(repr, numbers)])
 
     async def close(self) -> None:
         """Give back connections."""
-        await self._redis.aclose()
+        await self._link.close()

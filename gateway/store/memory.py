@@ -32,6 +32,7 @@ __all__ = ["MemoryStore"]
 # Nobody reads the usage stream of a mesh without Redis: keep the newest for whoever looks.
 USAGE_KEPT_MAX = 10_000
 TICKETS_MAX = 10_000
+BARRED_KEPT_MAX = 10_000
 NOTES_MAX = 1_000
 
 
@@ -84,6 +85,7 @@ class MemoryStore:
         self._clock = clock
         self._resume_ttl_s = resume_ttl_s
         self._sessions: dict[str, _Session] = {}
+        self._barred: dict[tuple[str, str], None] = {}
         self._tickets: dict[str, tuple[bytes, float]] = {}
         self._notes: dict[str, tuple[bytes, float]] = {}
         self._mark = secrets.token_hex(8)
@@ -103,6 +105,10 @@ class MemoryStore:
         stored = self._find(write.session)
         if stored is not None and (stored.epoch > write.epoch or stored.gone):
             return "fenced"
+        if stored is None and write.created is not None:
+            token_hash = json.loads(write.created)["token_hash"]
+            if (write.session, token_hash) in self._barred:
+                return "fenced"
         lacking = stored is None and write.created is None and not write.rewrite
         if lacking and not write.closed:
             return "missing"
@@ -123,9 +129,15 @@ class MemoryStore:
         self._set_deadline(session, 0.0 if write.detached else OWNER_SILENCE_S)
         return ""
 
-    async def claim(self, session: str, token_hash: str) -> StoredSession | None:
+    async def claim(
+        self, session: str, token_hash: str, *, bars: bool = False
+    ) -> StoredSession | None:
         """Become the owner; see the base."""
         stored = self._find(session)
+        if stored is None and bars:
+            self._barred[session, token_hash] = None
+            while len(self._barred) > BARRED_KEPT_MAX:
+                del self._barred[next(iter(self._barred))]
         if stored is None or stored.gone or stored.swept:
             return None
         known_hash = json.loads(stored.created)["token_hash"]

@@ -1,26 +1,20 @@
 """The session store in Redis or Valkey.
 
-A session's write is atomic and fenced. One script call writes many sessions, and a commit sends all
-calls in one go. Time is the server's. Nothing is tried twice here: a write whose answer was lost may have
-happened, and the owner then writes everything anew.
+A session's write is atomic and fenced. One script call writes many sessions of a partition, and a
+commit sends all calls in one go. Time is the server's. Nothing is tried twice here: a write whose answer was
+lost may have happened, and the owner then writes everything anew.
 """
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
 import itertools
 import logging
-import math
 import re
 import secrets
 import zlib
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
 
-from hiredis import pack_command
-from redis.asyncio.connection import AbstractConnection
-from redis.exceptions import NoScriptError, RedisError, ResponseError
+from redis.exceptions import RedisError, ResponseError
 
 from gateway.store.base import (
     KEEP_S,
@@ -35,18 +29,13 @@ from gateway.store.base import (
     UsageMarks,
 )
 from gateway.store.belief import SETTLE_S, StoreBelief
-from gateway.store.codec import (
-    SCRIPTS,
-    Argument,
-    commit_arguments,
-    read_claimed,
-    session_key,
-)
-from gateway.store.meeting import meeting_commands, read_marks
+from gateway.store.codec import SCRIPTS, commit_arguments, read_claimed
+from gateway.store.meeting import mark_commands, meeting_commands, read_marks
 from gateway.store.names import SESSION_ID
 from gateway.store.redis_notes import RedisNotes
 from mesh.clock import Clock
-from mesh.store import COMMAND_TIMEOUT_S, USAGE_PAYLOAD_FIELD, USAGE_STREAM, open_store
+from mesh.store import USAGE_PAYLOAD_FIELD, Partitions
+from mesh.store_link import Argument, Command, Reply, Script, StoreMisfitError, open_link
 
 __all__ = ["RedisStore"]
 
@@ -60,17 +49,15 @@ SCRIPT_SESSIONS_MAX = 64
 # Deadlines are spread over several keys, so that a cluster's nodes share them.
 DEADLINE_SHARDS = 8
 
-_GENERATION_KEY = "seedance:generation"
-_SHA = {name: hashlib.sha1(text.encode()).hexdigest() for name, text in SCRIPTS.items()}  # noqa: S324 - the server's own name for a script
+_SCRIPTS = {name: Script(text) for name, text in SCRIPTS.items()}
 _RUN_ID = re.compile(rb"^run_id:(\w+)", re.MULTILINE)
 _FENCED, _MISSING = 1, 2
-
-Command = tuple[Argument, ...]
-Reply = Any
+# Commands about a partition's mark, and their replies.
+_MARK_COMMANDS = 4
 
 
 def _script(name: str, key: str, arguments: Sequence[Argument]) -> Command:
-    return ("EVALSHA", _SHA[name], 1, key, *arguments)
+    return _SCRIPTS[name].call((key,), arguments)
 
 
 def _deadlines_key(shard: int) -> str:
@@ -94,13 +81,20 @@ def _shard_of(session: str) -> int:
 class RedisStore(RedisNotes):
     """`SessionStore` on a server at `url`; `resume_ttl_s` is a session's time without a connection.
 
-    `settle_s`: how long a store that was away, or has lost its data, is not believed.
+    `settle_s`: how long a store that was away, or has lost its data, is not believed. With one
+    partition all is on one server; a cluster has more of them.
     """
 
     def __init__(
-        self, url: str, clock: Clock, resume_ttl_s: float, settle_s: float = SETTLE_S
+        self,
+        url: str,
+        clock: Clock,
+        resume_ttl_s: float,
+        settle_s: float = SETTLE_S,
+        partitions: Partitions | None = None,
     ) -> None:
-        self._redis = open_store(url, command_timeout_s=None)  # `_exchange` has a limit
+        self._link = open_link(url, _SCRIPTS.values())
+        self._partitions = partitions or Partitions()
         self._belief = StoreBelief(clock, settle_s)
         self._resume_ttl_s = resume_ttl_s
 
@@ -109,16 +103,13 @@ class RedisStore(RedisNotes):
         refused: list[tuple[str, Reply]] = []
         for start in range(0, len(writes), COMMIT_SESSIONS_MAX):
             batch = writes[start : start + COMMIT_SESSIONS_MAX]
-            parts = [
-                batch[first : first + SCRIPT_SESSIONS_MAX]
-                for first in range(0, len(batch), SCRIPT_SESSIONS_MAX)
-            ]
-            commands = [*map(self._commit_command, parts), *self._watch_commands(batch)]
-            replies = await self._run(commands)
-            said = itertools.chain.from_iterable(replies[: len(parts)])
-            refused += [
-                (w.session, verdict) for w, verdict in zip(batch, said, strict=True) if verdict
-            ]
+            calls = list(self._calls(batch))
+            commands = [itertools.starmap(self._commit_command, calls), self._watch_commands(batch)]
+            replies = await self._run([*itertools.chain.from_iterable(commands)])
+            for (_, called), said in zip(calls, replies, strict=False):
+                refused += [
+                    (w.session, verdict) for w, verdict in zip(called, said, strict=True) if verdict
+                ]
         if not refused:
             return CommitResult()
         self._check_errors([verdict for _, verdict in refused if isinstance(verdict, bytes)])
@@ -128,10 +119,24 @@ class RedisStore(RedisNotes):
             failed=frozenset(session for session, verdict in refused if isinstance(verdict, bytes)),
         )
 
-    def _commit_command(self, writes: Sequence[SessionWrite]) -> Command:
-        keys = [USAGE_STREAM, *(session_key(write.session) for write in writes)]
-        arguments = commit_arguments(writes, self._resume_ttl_s)
-        return ("EVALSHA", _SHA["commit"], len(keys), *keys, *arguments)
+    def _calls(
+        self, writes: Sequence[SessionWrite]
+    ) -> Iterator[tuple[int, Sequence[SessionWrite]]]:
+        """What one script call writes: sessions of one partition, and not too many."""
+        parts: dict[int, list[SessionWrite]] = {}
+        of = self._partitions.of
+        for write in writes:
+            parts.setdefault(of(write.session), []).append(write)
+        for partition, part in parts.items():
+            for first in range(0, len(part), SCRIPT_SESSIONS_MAX):
+                yield partition, part[first : first + SCRIPT_SESSIONS_MAX]
+
+    def _commit_command(self, partition: int, writes: Sequence[SessionWrite]) -> Command:
+        keys = map(self._partitions.session_key, [write.session for write in writes])
+        return _SCRIPTS["commit"].call(
+            [self._partitions.usage_stream(partition), *keys],
+            commit_arguments(writes, self._resume_ttl_s),
+        )
 
     def _check_errors(self, errors: Sequence[bytes]) -> None:
         """Raise `StoreUnavailableError` if what a script said of a session is about the server."""
@@ -140,18 +145,22 @@ class RedisStore(RedisNotes):
                 raise self._away(error.decode())
             _log.error("a session cannot be written: %s", error.decode())
 
-    async def claim(self, session: str, token_hash: str) -> StoredSession | None:
+    async def claim(
+        self, session: str, token_hash: str, *, bars: bool = False
+    ) -> StoredSession | None:
         """Become the owner; see the base."""
         if not SESSION_ID.fullmatch(session):
             return None
-        await self._settled()
+        await self._settled(session)
         reply = await self._claim("resume", session, token_hash)
+        if reply[0] == b"unknown":
+            await self._sure_it_is_gone(session)
+            if bars:  # by the same script: it may have come meanwhile
+                reply = await self._claim("bar", session, token_hash)
         if reply[0] == b"denied":
             raise PermissionError
         if reply[0] == b"failed":
             raise StoreUnavailableError("the session cannot be read")
-        if reply[0] == b"unknown":
-            await self._sure_it_is_gone(session)
         if reply[0] in (b"unknown", b"gone"):
             return None
         return read_claimed(session, *reply[1:])
@@ -160,7 +169,9 @@ class RedisStore(RedisNotes):
         """The owner's epoch; see the base."""
         if not SESSION_ID.fullmatch(session):
             return None
-        ((epoch, gone),) = await self._run([("HMGET", session_key(session), "epoch", "gone")])
+        ((epoch, gone),) = await self._run(
+            [("HMGET", self._partitions.session_key(session), "epoch", "gone")]
+        )
         return int(epoch) if epoch is not None and gone is None else None
 
     async def sweep(self, limit: int) -> list[StoredSession]:
@@ -178,14 +189,16 @@ class RedisStore(RedisNotes):
 
     async def add_usage(self, events: Sequence[UsageEvent]) -> None:
         """Append to the usage stream; see the base."""
-        head = ("XADD", USAGE_STREAM, "*")
-        await self._run(
-            [(*head, "id", event.id, USAGE_PAYLOAD_FIELD, event.payload) for event in events]
-        )
+        await self._run([self._usage_command(event) for event in events])
+
+    def _usage_command(self, event: UsageEvent) -> Command:
+        stream = self._partitions.usage_stream(self._partitions.of(event.id))
+        return ("XADD", stream, "*", "id", event.id, USAGE_PAYLOAD_FIELD, event.payload)
 
     async def meet_metering(self, lease: GatewayLease) -> UsageMarks:
         """Renew a lease and take the marks; see the base."""
-        return read_marks(lease, await self._run(meeting_commands(lease)))
+        replies = await self._run(meeting_commands(lease, self._partitions))
+        return read_marks(self._partitions, replies, await self._run(mark_commands(lease)))
 
     async def put_ticket(self, ticket: str, value: bytes, ttl_s: float) -> None:
         """Keep a ticket; see the base."""
@@ -197,19 +210,27 @@ class RedisStore(RedisNotes):
         return value if isinstance(value, bytes) else None
 
     async def generation_mark(self) -> str:
-        """The data's mark, made when absent, and the server's `run_id`; see the base."""
-        made, mark, about, time = await self._run(
-            [
-                ("SET", _GENERATION_KEY, secrets.token_hex(8), "NX"),
-                ("GET", _GENERATION_KEY),
-                ("INFO", "server"),
-                ("TIME",),
-            ]
-        )
-        both = f"{mark.decode()}/{_run_id(about)}"
-        self._belief.marked(both, fresh=bool(made))
-        self._belief.told_time(int(time[0]) * 1000 + int(time[1]) // 1000)
-        return both
+        """The data's mark, made when absent, and the server's `run_id`, of each partition; see the base."""
+        return await self._ask_marks(range(self._partitions.count))
+
+    async def _ask_marks(self, partitions: Iterable[int]) -> str:
+        asked = list(partitions)
+        keys = map(self._partitions.mark_key, asked)
+        agreement = self._partitions.agreeing()
+        replies = await self._run([*agreement, *itertools.chain.from_iterable(map(_mark, keys))])
+        try:
+            self._partitions.agreed(replies[: len(agreement)])
+        except StoreMisfitError as misfit:
+            raise self._away(str(misfit)) from misfit
+        marks = []
+        for partition, said in zip(
+            asked, _pieces(replies[len(agreement) :], _MARK_COMMANDS), strict=True
+        ):
+            made, mark, about, time = said
+            marks.append(f"{mark.decode()}/{_run_id(about)}")
+            self._belief.marked(marks[-1], partition, fresh=bool(made))
+            self._belief.told_time(int(time[0]) * 1000 + int(time[1]) // 1000)
+        return " ".join(marks)
 
     def now_ms(self) -> int:
         """The server's clock as last heard; see the base."""
@@ -217,7 +238,7 @@ class RedisStore(RedisNotes):
 
     async def close(self) -> None:
         """Give back connections."""
-        await self._redis.aclose()
+        await self._link.close()
 
     # ------------------------------------------------------------ deadlines
 
@@ -255,7 +276,8 @@ class RedisStore(RedisNotes):
         keep_ms = round((self._resume_ttl_s + KEEP_S) * 1000)
         deadline_ms = round((self._resume_ttl_s + OWNER_SILENCE_S) * 1000)
         arguments = (mode, token_hash, keep_ms, deadline_ms)
-        (reply,) = await self._answers([_script("claim", session_key(session), arguments)])
+        key = self._partitions.session_key(session)
+        (reply,) = await self._answers([_script("claim", key, arguments)])
         if isinstance(reply, ResponseError):
             _log.error("session %s cannot be read: %s", session, reply)
             return [b"failed"]
@@ -263,17 +285,18 @@ class RedisStore(RedisNotes):
 
     # ------------------------------------------------------------ the connection
 
-    async def _settled(self) -> None:
+    async def _settled(self, session: str | None = None) -> None:
         """Raise while the store is away, or back too recently to be believed.
 
         Asked each time: a server that was started again between two looks at its mark has old data.
         """
-        await self.generation_mark()
+        of = range(self._partitions.count) if session is None else [self._partitions.of(session)]
+        await self._ask_marks(of)
         self._belief.check()
 
     async def _sure_it_is_gone(self, session: str) -> None:
         """Raise when the store may have lost the session, or has not been told of it yet."""
-        await self.generation_mark()
+        await self._ask_marks([self._partitions.of(session)])
         self._belief.check_lacking(session)
 
     async def _run(self, commands: Sequence[Command]) -> list[Reply]:
@@ -285,19 +308,12 @@ class RedisStore(RedisNotes):
         return replies
 
     async def _answers(self, commands: Sequence[Command]) -> list[Reply]:
-        """Send all commands in one write and read their replies; some may be a `ResponseError`.
+        """The replies to all commands; some may be a `ResponseError` about one command and its keys.
 
-        Any fault of connection or server is `StoreUnavailableError`. Scripts that the server does
-        not have are loaded, and only the calls that it refused for that are made again.
+        Any fault of connection or server is `StoreUnavailableError`.
         """
         try:
-            replies = await self._exchange(commands)
-            unknown = [i for i, r in enumerate(replies) if isinstance(r, NoScriptError)]
-            if unknown:
-                await self._exchange([("SCRIPT", "LOAD", text) for text in SCRIPTS.values()])
-                again = await self._exchange([commands[i] for i in unknown])
-                for i, reply in zip(unknown, again, strict=True):
-                    replies[i] = reply
+            replies = await self._link.exchange(commands)
             for reply in replies:
                 if isinstance(reply, ResponseError) and (
                     # Those that the library knows by their code are the server's, one and all.
@@ -305,7 +321,7 @@ class RedisStore(RedisNotes):
                 ):
                     raise reply
         except (RedisError, OSError) as error:
-            raise self._away(type(error).__name__) from error
+            raise self._away(_told(error)) from error
         if self._belief.answered():
             _log.warning("the store is back")
         return replies
@@ -314,22 +330,6 @@ class RedisStore(RedisNotes):
         if self._belief.failed():
             _log.warning("the store is away: %s", why)
         return StoreUnavailableError(why)
-
-    async def _exchange(self, commands: Sequence[Command]) -> list[Reply]:
-        # Packed in C and written at once: a pipeline object costs several times as much per call.
-        packed = b"".join(pack_command(command) for command in commands)  # type: ignore[arg-type] # its stub knows no tuples of several
-        pool = self._redis.connection_pool
-        async with asyncio.timeout(COMMAND_TIMEOUT_S):
-            connection: AbstractConnection = await pool.get_connection()  # type: ignore[no-untyped-call]
-            try:
-                await connection.send_packed_command(packed, check_health=False)
-                return [await _read(connection) for _ in commands]
-            except BaseException:
-                # Also when cancelled: replies that nobody read must not answer the next command.
-                await connection.disconnect(nowait=True)
-                raise
-            finally:
-                await pool.release(connection)
 
 
 def _is_of_the_server(error: str) -> bool:
@@ -341,9 +341,13 @@ def _is_of_the_server(error: str) -> bool:
     return code.isupper() and code not in ("ERR", "WRONGTYPE")
 
 
-async def _read(connection: AbstractConnection) -> Reply:
-    try:
-        # One timeout bounds the whole exchange; one for each reply costs as much as the reply.
-        return await connection.read_response(timeout=math.inf)
-    except ResponseError as error:
-        return error
+def _told(error: Exception) -> str:
+    return str(error) if isinstance(error, StoreMisfitError) else type(error).__name__
+
+
+def _mark(key: str) -> tuple[Command, ...]:
+    return (("SET", key, secrets.token_hex(8), "NX"), ("GET", key), ("INFO", "server"), ("TIME",))
+
+
+def _pieces(replies: Sequence[Reply], length: int) -> Iterator[Sequence[Reply]]:
+    return (replies[at : at + length] for at in range(0, len(replies), length))

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
 
-from gateway.store.codec import Argument
+from mesh.store_link import Command, Reply
 
 __all__ = ["RedisNotes"]
 
@@ -19,7 +18,7 @@ class RedisNotes(ABC):
     """The notes of a `SessionStore`; `_run` is the store's way to its server."""
 
     @abstractmethod
-    async def _run(self, commands: Sequence[tuple[Argument, ...]]) -> list[Any]:
+    async def _run(self, commands: Sequence[Command]) -> list[Reply]:
         """Send all commands and give their replies. Raises `StoreUnavailableError`."""
 
     async def note(self, name: str, value: bytes, ttl_s: float) -> bytes:

@@ -63,6 +63,10 @@ class CreditPacer(Generic[S]):
             self.tokens.spend(1, now)
         return 1
 
+    def join(self, stream: S) -> None:
+        """A stream that runs is to keep a pace from now on."""
+        self._wishes.setdefault(stream, _Wish())
+
     def want(self, stream: S, tokens: int) -> None:
         """A stream asks for more."""
         if stream in self._wishes:

@@ -211,6 +211,9 @@ class TenantStream:
             if self._credit is not None:
                 self._credit += tokens
         elif self._allowance.pacer.limited:
+            # It may have begun when its tenant had no limit: what it was given then it has.
+            self._allowance.pacer.join(self)
+            self.on_tokens = self._paced  # type: ignore[method-assign]
             self._allowance.pacer.want(self, tokens)
             self._upstream.pace(self._allowance)
         else:

@@ -12,14 +12,14 @@ import grpc.aio
 
 from gateway.upstream.base import Attach, Open, PressureLevel, StreamListener
 from gateway.upstream.streams import CallStreams, Handle
+from mesh.rpc.secret import Metadata
 from seedance.v2 import inference_pb2 as pb
 from seedance.v2 import inference_pb2_grpc
 
-__all__ = ["Metadata", "SharedCall"]
+__all__ = ["SharedCall"]
 
 _log = logging.getLogger("gateway.upstream")
 
-Metadata = tuple[tuple[str, str], ...]
 _Rpc = grpc.aio.StreamStreamCall[pb.StreamRequest, pb.StreamResponse]
 
 

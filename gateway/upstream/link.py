@@ -19,10 +19,11 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from gateway.upstream.backoff import Backoff
 from gateway.upstream.base import Attach, Open, PressureLevel, StreamListener
 from gateway.upstream.breaker import Breaker
-from gateway.upstream.call import Metadata, SharedCall
+from gateway.upstream.call import SharedCall
 from gateway.upstream.streams import Handle
 from mesh.clock import Clock
 from mesh.rpc.channel import Dial, open_channel
+from mesh.rpc.secret import Metadata
 
 __all__ = ["Link", "LinkState"]
 

@@ -24,6 +24,7 @@ from mesh.rpc.convert import (
     instance_from_pb,
     load_from_pb,
 )
+from mesh.rpc.secret import secret_metadata
 from seedance.v2 import inference_pb2, inference_pb2_grpc, router_pb2, router_pb2_grpc
 
 __all__ = [
@@ -135,8 +136,16 @@ class MembershipSource(Protocol):
 class RouterWatch:
     """The router's membership. With the router away it keeps what it has."""
 
-    def __init__(self, address: str, watcher: str, clock: Clock, dial: Dial = open_channel) -> None:
+    def __init__(
+        self,
+        address: str,
+        watcher: str,
+        clock: Clock,
+        dial: Dial = open_channel,
+        secret: str = "",
+    ) -> None:
         self._dial = dial
+        self._metadata = secret_metadata(secret)
         self._address = address
         self._watcher = watcher
         self._name = f"{watcher}/{secrets.token_hex(4)}"
@@ -169,7 +178,8 @@ class RouterWatch:
         self, stub: router_pb2_grpc.RouterStub, on_change: Callable[[], None]
     ) -> bool:
         """Follow one `Watch` call to its end; whether it brought anything."""
-        call = stub.Watch(router_pb2.WatchRequest(watcher=self._watcher), wait_for_ready=True)
+        request = router_pb2.WatchRequest(watcher=self._watcher)
+        call = stub.Watch(request, wait_for_ready=True, metadata=self._metadata)
         followed = False
         silence_s = FIRST_SNAPSHOT_S
         try:
@@ -204,7 +214,7 @@ class RouterWatch:
                 gateway=self._name, state=canary_to_pb(canary), counts=counts_to_pb(counts())
             )
             try:
-                await stub.ReportCanary(request, timeout=REPORT_TIMEOUT_S)
+                await stub.ReportCanary(request, timeout=REPORT_TIMEOUT_S, metadata=self._metadata)
             except grpc.aio.AioRpcError as error:
                 _log.info("the router takes no report: %s", error.code().name)
 

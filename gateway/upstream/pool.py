@@ -18,7 +18,6 @@ from gateway.upstream.base import (
     Where,
 )
 from gateway.upstream.breaker import Breaker, BreakerState
-from gateway.upstream.call import Metadata
 from gateway.upstream.chooser import Chooser
 from gateway.upstream.link import Link
 from gateway.upstream.member import Member
@@ -27,7 +26,8 @@ from gateway.upstream.observed import Observed
 from mesh.canary import Counts
 from mesh.clock import Clock
 from mesh.membership import EVERY_CLASS, Instance
-from mesh.rpc.channel import MESH_SECRET_KEY, Dial, open_channel
+from mesh.rpc.channel import Dial, open_channel
+from mesh.rpc.secret import secret_metadata
 from router.policy.scoring import serves
 from seedance.protocol.errors import ErrorCode, SeedanceError
 
@@ -85,7 +85,7 @@ class InstancePool:
         self._calls = calls
         self._on_breaker = on_breaker
         self._dial = dial
-        self._metadata: Metadata = ((MESH_SECRET_KEY, mesh_secret),) if mesh_secret else ()
+        self._metadata = secret_metadata(mesh_secret)
         self._members: dict[str, Member] = {}
         self._retired: list[Member] = []
         self._chooser = Chooser(self._members, source.current, clock)

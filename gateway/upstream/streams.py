@@ -141,7 +141,11 @@ class CallStreams:
         self._instance = instance
         self._wake = wake
         self._live: dict[int, Handle] = {}
+        # Openings, which may be large, and what is said of a stream whose opening waits here; for all others
+        # nothing waits behind them.
         self._outbox: list[pb.ClientFrame] = []
+        self._unsent: set[int] = set()
+        self._urgent: list[pb.ClientFrame] = []
         self._credit: dict[int, int] = {}
         self._last_id = 0
 
@@ -160,6 +164,7 @@ class CallStreams:
         stream_id = self._new_id()
         handle = Handle(self, stream_id, self._instance, listener)
         self._live[stream_id] = handle
+        self._unsent.add(stream_id)
         self.send(
             open_to_pb(stream_id, spec) if isinstance(spec, Open) else attach_to_pb(stream_id, spec)
         )
@@ -167,7 +172,7 @@ class CallStreams:
 
     def send(self, frame: pb.ClientFrame) -> None:
         """Queue a frame; what is queued within one turn of the loop leaves as one message."""
-        self._outbox.append(frame)
+        (self._outbox if frame.stream_id in self._unsent else self._urgent).append(frame)
         self._wake()
 
     def send_credit(self, stream_id: int, tokens: int) -> None:
@@ -176,22 +181,23 @@ class CallStreams:
         self._wake()
 
     def take_request(self) -> pb.StreamRequest | None:
-        """The next message to send, in the order of the calls made; None: nothing waits."""
+        """The next message to send, each stream's frames in order; None: nothing waits."""
+        urgent, self._urgent = self._urgent, []
         size = count = 0
         for frame in self._outbox:
             size += frame.ByteSize()
             if count and size > REQUEST_BYTES_MAX:
                 break
             count += 1
-        frames, self._outbox = self._outbox[:count], self._outbox[count:]
-        if not self._outbox:
-            # A stream's credit must not overtake its `open`.
-            frames += [
-                pb.ClientFrame(stream_id=stream_id, credit=pb.Credit(tokens=tokens))
-                for stream_id, tokens in self._credit.items()
-                if stream_id in self._live
-            ]
-            self._credit.clear()
+        frames, self._outbox = urgent + self._outbox[:count], self._outbox[count:]
+        self._unsent = {frame.stream_id for frame in self._outbox}
+        credit, self._credit = self._credit, {}
+        for stream_id, tokens in credit.items():
+            if stream_id in self._unsent:
+                # A stream's credit must not overtake its `open`.
+                self._credit[stream_id] = tokens
+            elif stream_id in self._live:
+                frames.append(pb.ClientFrame(stream_id=stream_id, credit=pb.Credit(tokens=tokens)))
         return pb.StreamRequest(frames=frames) if frames else None
 
     def let_go(self, stream_id: int) -> None:

@@ -42,6 +42,7 @@ from seedance.protocol.request import LIMITS, bad_field
 __all__ = ["FrontDesk", "internal_error"]
 
 SWEEP_S = 0.5
+Told = Credit | Cancel | Release
 
 _log = logging.getLogger(__name__)
 
@@ -236,16 +237,16 @@ class FrontDesk:
             case _:
                 assert_never(command)
 
-    def _instruct(
-        self, generation: Generation, command: Credit | Cancel | Release, now: float
-    ) -> None:
+    def _instruct(self, generation: Generation, command: Told, now: float) -> None:
+        self.emitter.touch(generation)
         match command:
             case Credit(tokens=tokens):
                 if generation.limit is not None:
                     generation.limit += tokens
                     self.settle(generation)
-                    self.emitter.touch(generation)
             case Cancel():
+                # Who wants no more gives no more credit, and its end must not wait for that.
+                generation.limit = None
                 self.finish(generation, now, reason=FinishReason.CANCELLED)
             case Release():
                 if generation.ended:

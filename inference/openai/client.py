@@ -7,16 +7,16 @@ import contextlib
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import httpx
 
 from inference.config import InferenceSettings
 from inference.engine.runner import ModelInfo
-from inference.openai.wire import DONE, Delta, delta, event_data, refusal, wish
+from inference.openai.wire import DONE, Delta, Upstream, delta, event_data, refusal, wish
 from seedance.protocol.request import GenerateRequest
 
-__all__ = ["IDS", "Upstream", "UpstreamClient", "find_upstream"]
+__all__ = ["IDS", "UpstreamClient", "find_upstream"]
 
 # Before its first byte a request is tried so often, with so long in between, times two.
 TRIES = 3
@@ -42,14 +42,6 @@ _NO_LISTING = (ValueError, LookupError, TypeError, StopIteration)
 _log = logging.getLogger(__name__)
 # It writes a line for each request.
 logging.getLogger("httpx").setLevel(logging.WARNING)
-
-
-class Upstream(NamedTuple):
-    """What the server calls its model, whether it can count with each event, and what we say of it."""
-
-    model: str
-    counting: bool
-    info: ModelInfo
 
 
 def _headers(settings: InferenceSettings) -> dict[str, str]:

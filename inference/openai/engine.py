@@ -22,9 +22,8 @@ from inference.engine.pressure import PressureGauge
 from inference.engine.runner import Prepared
 from inference.engine.scheduler import Scheduler
 from inference.engine.sequence import SequenceState
-from inference.openai.client import Upstream, UpstreamClient
 from inference.openai.source import Source, UpstreamPrepared
-from inference.openai.wire import refusal
+from inference.openai.wire import Upstream, refusal
 from mesh.clock import Clock
 from mesh.membership import Load
 from seedance.protocol.errors import SeedanceError
@@ -57,6 +56,9 @@ class UpstreamEngine:
         deliver: Callable[[StepOutput], list[Command]],
         on_crash: Callable[[], None],
     ) -> None:
+        # httpx takes a quarter of an instance's start, and only this engine needs it.
+        from inference.openai.client import UpstreamClient
+
         info, limits = upstream.info, settings.limits()
         self.scheduler = Scheduler(BlockPool(info.total_blocks, info.block_size), limits)
         self.load = Load(free_blocks=limits.batch_max, total_blocks=limits.batch_max)

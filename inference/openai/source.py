@@ -11,12 +11,15 @@ import zlib
 from collections import deque
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from inference.engine.runner import Prepared
-from inference.openai.client import UpstreamClient
 from inference.openai.wire import Delta
 from seedance.protocol.errors import ErrorCode, SeedanceError
 from seedance.protocol.request import GenerateRequest
+
+if TYPE_CHECKING:
+    from inference.openai.client import UpstreamClient
 
 __all__ = ["Source", "UpstreamPrepared"]
 

@@ -7,10 +7,11 @@ import json
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any, NamedTuple
 
+from inference.engine.runner import ModelInfo
 from seedance.protocol.errors import ErrorCode, SeedanceError
 from seedance.protocol.request import GenerateRequest
 
-__all__ = ["DONE", "Delta", "delta", "event_data", "refusal", "wish"]
+__all__ = ["DONE", "Delta", "Upstream", "delta", "event_data", "refusal", "wish"]
 
 EVENT_BYTES_MAX = 1024 * 1024
 _TOKENS_MAX = 2**31 - 1
@@ -29,6 +30,14 @@ _AWAY = (ErrorCode.UNAVAILABLE, "the model's server does not answer as it should
 _STATUSES = {400: _REFUSED, 413: _REFUSED, 422: _REFUSED, 429: _BUSY, 529: _BUSY}
 _TOO_LONG = (ErrorCode.CONTEXT_LENGTH_EXCEEDED, "the prompt is longer than the model's context")
 _TOO_LONG_WORDS = (b"context_length", b"context length", b"context window", b"context size")
+
+
+class Upstream(NamedTuple):
+    """What the server calls its model, whether it can count with each event, and what we say of it."""
+
+    model: str
+    counting: bool
+    info: ModelInfo
 
 
 class Delta(NamedTuple):

@@ -10,6 +10,7 @@ from grpc_reflection.v1alpha import reflection
 
 from mesh.rpc.channel import server_options
 from mesh.rpc.identity import MeshIdentity
+from mesh.rpc.secret import SecretGate
 from mesh.settings import exit_with
 
 __all__ = ["RpcServer"]
@@ -19,11 +20,15 @@ class RpcServer:
     """Owns a `grpc.aio.Server` with health and reflection for the named services.
 
     Register servicers on `.server`, then `start()`; `drain()` says NOT_SERVING, refuses new calls
-    and lets running ones go on for the grace time. With an `identity` only its mesh gets in.
+    and lets running ones go on for the grace time. With an `identity` only its mesh gets in; with a
+    `secret` only calls that show it are answered.
     """
 
-    def __init__(self, service_names: Sequence[str], identity: MeshIdentity | None = None) -> None:
-        self.server = grpc.aio.server(options=server_options())
+    def __init__(
+        self, service_names: Sequence[str], identity: MeshIdentity | None = None, secret: str = ""
+    ) -> None:
+        gates = [SecretGate(secret)] if secret else []
+        self.server = grpc.aio.server(options=server_options(), interceptors=gates)
         self.health = health.aio.HealthServicer()
         self.port = 0
         self._identity = identity

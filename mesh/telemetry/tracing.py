@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from opentelemetry import trace
-from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
@@ -94,6 +93,9 @@ class Tracing:
         self._instance_id = instance_id
         self._sampler = ParentBased(TraceIdRatioBased(ratio))
         if processor is None and endpoint:
+            # A fifth of what a router imports, and few processes export.
+            from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+
             exporter = OTLPSpanExporter(endpoint=endpoint, insecure=True, timeout=EXPORT_TIMEOUT_S)
             processor = BatchSpanProcessor(exporter, max_queue_size=QUEUE_SPANS_MAX)
         self._processor = processor

@@ -30,9 +30,9 @@ from metering.store.tables import (
 __all__ = ["BillingStore", "ClosedInvoice", "Correction", "Window"]
 
 _FETCH_ROWS = 1_000
-# The moments that a row bears: a connection counts from its opening on.
+# The moments that a row bears: a generation counts when it began, a connection from its opening on.
 _MOMENTS: Sequence[tuple[Table, str]] = (
-    (USAGE, "ended_ms"),
+    (USAGE, "started_ms"),
     (REQUESTS, "at_ms"),
     (CORRECTIONS, "at_ms"),
     (CONNECTIONS, "opened_ms"),
@@ -171,7 +171,7 @@ class BillingStore:
 
     def _tokens(self, window: Window) -> tuple[ModelTokens, ...]:
         """Per model. The prompt is the ending model's, once; output is whose attempt framed it."""
-        within = _within(USAGE, "ended_ms", window)
+        within = _within(USAGE, "started_ms", window)
         names = ("prompt_tokens", "cached_tokens", "completion_tokens")
         whole = select(USAGE.c.model, *(func.sum(USAGE.c[n]) for n in names)).where(within)
         made = func.sum(ATTEMPTS.c.completion_tokens)

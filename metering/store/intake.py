@@ -141,7 +141,7 @@ def _add_attempts(connection: Connection, streams: Sequence[UsageEvent]) -> None
 def _add_minutes(connection: Connection, streams: Sequence[UsageEvent]) -> None:
     minutes: defaultdict[tuple[str, str, int], list[int]] = defaultdict(lambda: [0, 0, 0, 0])
     for stream in streams:
-        sums = minutes[stream.tenant, stream.model, stream.ended_ms // MINUTE_MS * MINUTE_MS]
+        sums = minutes[stream.tenant, stream.model, stream.started_ms // MINUTE_MS * MINUTE_MS]
         sums[0] += 1
         sums[1] += stream.prompt_tokens
         sums[2] += stream.cached_tokens

@@ -12,6 +12,7 @@ from typing import Any
 from sqlalchemy import (
     Connection,
     Engine,
+    Inspector,
     create_engine,
     delete,
     event,
@@ -29,6 +30,7 @@ from metering.store.tables import (
     MINUTES,
     REFUSED,
     USAGE,
+    USAGE_BY_START,
 )
 
 __all__ = ["MinuteSum", "ModelSum", "RefusedEntry", "SqlStore"]
@@ -40,6 +42,7 @@ SQLITE_CACHE_KIB = 64 * 1024
 _BIGINT_MAX = 2**63 - 1
 _LATER_COLUMNS = {
     "position": "BIGINT NOT NULL DEFAULT 0",
+    "key": "VARCHAR NOT NULL DEFAULT ''",
     "computed_tokens": "BIGINT",
     "discarded_tokens": "BIGINT",
     "acknowledged_tokens": "BIGINT",
@@ -94,8 +97,18 @@ class SqlStore:
                 connection.execute(insert_new(connection, REFUSED), rows)
             return take_events(connection, events, position)
 
-    def sums(self, tenant: str, from_ms: int, until_ms: int | None) -> list[ModelSum]:
-        """The tenant's sums per model, by name, over generations that ended in [from, until)."""
+    def sums(
+        self,
+        tenant: str,
+        from_ms: int,
+        until_ms: int | None,
+        key: str = "",
+        ended_before_ms: int | None = None,
+    ) -> list[ModelSum]:
+        """The tenant's sums per model, by name, over generations that began in [from, until).
+
+        Only those asked for with `key`, where it is not empty, and that ended before a moment.
+        """
         query = (
             select(
                 USAGE.c.model,
@@ -104,12 +117,16 @@ class SqlStore:
                 func.sum(USAGE.c.cached_tokens),
                 func.sum(USAGE.c.completion_tokens),
             )
-            .where(USAGE.c.tenant == tenant, USAGE.c.ended_ms >= min(from_ms, _BIGINT_MAX))
+            .where(USAGE.c.tenant == tenant, USAGE.c.started_ms >= min(from_ms, _BIGINT_MAX))
             .group_by(USAGE.c.model)
             .order_by(USAGE.c.model)
         )
         if until_ms is not None:
-            query = query.where(USAGE.c.ended_ms < min(until_ms, _BIGINT_MAX))
+            query = query.where(USAGE.c.started_ms < min(until_ms, _BIGINT_MAX))
+        if key:
+            query = query.where(USAGE.c.key == key)
+        if ended_before_ms is not None:
+            query = query.where(USAGE.c.ended_ms < min(ended_before_ms, _BIGINT_MAX))
         with self.engine.connect() as connection:
             # PostgreSQL sums BIGINT into NUMERIC.
             return [
@@ -164,7 +181,7 @@ class SqlStore:
 
 def _rebuild_minutes(connection: Connection) -> None:
     connection.execute(delete(MINUTES))
-    minute = (USAGE.c.ended_ms - USAGE.c.ended_ms % MINUTE_MS).label("minute_ms")
+    minute = (USAGE.c.started_ms - USAGE.c.started_ms % MINUTE_MS).label("minute_ms")
     sums = (func.sum(USAGE.c[name]) for name in SUMMED[1:])
     query = select(USAGE.c.tenant, USAGE.c.model, minute, func.count(), *sums)
     query = query.group_by(USAGE.c.tenant, USAGE.c.model, minute)
@@ -175,14 +192,20 @@ def _rebuild_minutes(connection: Connection) -> None:
 def _make_tables(engine: Engine) -> None:
     inspector = inspect(engine)
     known = set(inspector.get_table_names())
-    # Ledgers of the first days have generations only, without positions and rollups.
-    aged = USAGE.name in known and JOURNAL.name not in known
+    # Ledgers of the first days have no rollups, or those of the minutes in which generations ended.
+    aged = USAGE.name in known and not _has_index(inspector)
     METADATA.create_all(engine)
     with engine.begin() as connection:
         connection.execute(insert_new(connection, JOURNAL).values(id=0, position=0))
         _add_columns(connection)
         if aged:
+            connection.execute(text("DROP INDEX IF EXISTS usage_by_tenant_and_end"))
+            USAGE_BY_START.create(connection)
             _rebuild_minutes(connection)
+
+
+def _has_index(inspector: Inspector) -> bool:
+    return USAGE_BY_START.name in {index["name"] for index in inspector.get_indexes(USAGE.name)}
 
 
 def _add_columns(connection: Connection) -> None:

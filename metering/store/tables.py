@@ -30,6 +30,7 @@ __all__ = [
     "REFUSED",
     "REQUESTS",
     "USAGE",
+    "USAGE_BY_START",
 ]
 
 METADATA = MetaData()
@@ -48,6 +49,7 @@ USAGE = Table(
     Column("id", String, primary_key=True),
     Column("kind", String, nullable=False),
     Column("tenant", String, nullable=False),
+    Column("key", String, nullable=False, server_default=""),
     Column("session", String, nullable=False),
     Column("stream", String, nullable=False),
     Column("model", String, nullable=False),
@@ -66,7 +68,8 @@ USAGE = Table(
     Column("retained_tokens", BigInteger),
     _position(),
 )
-Index("usage_by_tenant_and_end", USAGE.c.tenant, USAGE.c.ended_ms)
+# A generation belongs to the day, the month and the prices of the moment at which it began.
+USAGE_BY_START = Index("usage_by_tenant_and_start", USAGE.c.tenant, USAGE.c.started_ms)
 
 # Who made the tokens of a generation that more than one instance worked on (CASES 86).
 ATTEMPTS = Table(
@@ -123,7 +126,7 @@ REQUESTS = Table(
 )
 Index("requests_by_tenant_and_moment", REQUESTS.c.tenant, REQUESTS.c.at_ms)
 
-# Sums per minute in which generations ended: made beside the events, and again out of them.
+# Sums per minute in which generations began: made beside the events, and again out of them.
 MINUTES = Table(
     "minutes",
     METADATA,

@@ -26,14 +26,13 @@ __all__ = [
 class Send:
     """Hand a frame to the transport. `seq` None: it is not sequenced.
 
-    `text` is the frame's JSON when it is in the log already, so that nobody encodes it twice;
-    `stream` the id of the stream that it belongs to.
+    A sequenced one is the entry of the log itself (`seedance.protocol.log`), which has its JSON in
+    `text`, so that nobody encodes it twice.
     """
 
     frame: ServerFrame
     seq: int | None = None
     text: str | None = None
-    stream: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

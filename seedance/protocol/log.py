@@ -6,29 +6,35 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from seedance.protocol.effects import Send
 from seedance.protocol.frames import SequencedFrame, Token
 
 __all__ = ["Entry", "FrameLog"]
 
 
 @dataclass(slots=True)
-class Entry:
-    """One sequenced frame. `text` is its JSON with the number in it: sent again, it is the same.
+class Entry(Send):
+    """One sequenced frame, which is also the effect that sends it: once made, it is only told again.
 
-    `sent_at` is when it was last handed to the transport, `sends` how often on this connection;
-    `received` that a `sack` named it.
+    `text` is its JSON with the number in it. `sent_at` is when it was last handed to the transport,
+    `sends` how often on this connection; `received` that a `sack` named it.
     """
 
-    seq: int
     frame: SequencedFrame
+    seq: int
     text: str
-    sent_at: float
+    sent_at: float = 0.0
     sends: int = 1
     received: bool = False
 
 
 class FrameLog:
     """Numbers frames from `first_seq` on and keeps them until they are acknowledged."""
+
+    __slots__ = (
+        "entries",
+        "next_seq",
+    )
 
     def __init__(self, entries: Iterable[Entry] = (), next_seq: int = 1) -> None:
         self.entries = deque(entries)
@@ -53,7 +59,7 @@ class FrameLog:
     def append(self, frame: SequencedFrame, text: str, now: float) -> Entry:
         """Keep a frame under the number `next_seq`, which `text` already has in it."""
         seq = self.next_seq
-        entry = Entry(seq, frame, text, now)
+        entry = Entry(frame, seq, text, now)
         self.entries.append(entry)
         self.next_seq = seq + 1
         return entry

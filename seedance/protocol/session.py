@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
-from typing import Any
+from typing import Any, ClassVar
 
 from seedance.protocol.delivery import Delivery, LinkState, SessionRules
 from seedance.protocol.effects import CloseLink, Effect, SessionOver
@@ -78,6 +78,16 @@ _PUMPING = frozenset({Pump, Ack, ResumeOn, LinkWritable, Stored, Tick})
 class SessionMachine:
     """One session. `log`, `live` and `ended` come from a former owner by way of the store."""
 
+    __slots__ = (
+        "_down_at",
+        "_restored",
+        "delivery",
+        "rules",
+        "session",
+        "state",
+        "streams",
+    )
+
     def __init__(
         self,
         session: str,
@@ -95,32 +105,12 @@ class SessionMachine:
         self._restored = log is not None
         self.state = SessionState.LIVE if self._restored else SessionState.PROVISIONAL
         self._down_at = now
-        self._handlers: dict[type, Callable[[Any, float], None]] = {
-            Generate: self._on_generate,
-            Ack: self._on_ack,
-            Cancel: self._on_cancel,
-            Ping: self._on_ping,
-            Pong: self._on_heard,
-            Resume: self._on_late_resume,
-            Close: self._on_close,
-            Refused: self._on_refused,
-            FromInstance: self._on_instance,
-            LinkUp: self._on_link_up,
-            ResumeOn: self._on_resume,
-            LinkDown: self._on_link_down,
-            LinkWritable: self._on_writable,
-            StoreLevel: self._on_store_level,
-            Stored: self._on_stored,
-            Pump: self._on_pump,
-            Tick: self._on_tick,
-            Expired: self._on_expired,
-        }
 
     def step(self, event: SessionEvent, now: float) -> list[Effect]:
         """Take an event, return what is to be done."""
         if self.state is SessionState.OVER:
             return []
-        self._handlers[type(event)](event, now)
+        self._HANDLERS[type(event)](self, event, now)
         if type(event) in _PUMPING and not self.over:
             self.streams.pump(now)
         # A stall is noticed when time says so.
@@ -292,3 +282,24 @@ class SessionMachine:
         self.streams.finish_all()
         self._move(_Input.END)
         self.delivery.out.append(SessionOver())
+
+    _HANDLERS: ClassVar[dict[type, Callable[[SessionMachine, Any, float], None]]] = {
+        Generate: _on_generate,
+        Ack: _on_ack,
+        Cancel: _on_cancel,
+        Ping: _on_ping,
+        Pong: _on_heard,
+        Resume: _on_late_resume,
+        Close: _on_close,
+        Refused: _on_refused,
+        FromInstance: _on_instance,
+        LinkUp: _on_link_up,
+        ResumeOn: _on_resume,
+        LinkDown: _on_link_down,
+        LinkWritable: _on_writable,
+        StoreLevel: _on_store_level,
+        Stored: _on_stored,
+        Pump: _on_pump,
+        Tick: _on_tick,
+        Expired: _on_expired,
+    }

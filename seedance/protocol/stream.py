@@ -32,7 +32,6 @@ from seedance.protocol.frames import (
     Generate,
     SequencedFrame,
     Timing,
-    Token,
     TokenLogprob,
     Usage,
 )
@@ -101,6 +100,24 @@ class StreamMachine:
     `stored`: its opening is in the session store, or need not be waited for. `traceparent` and `sign`
     are the host's: the span that the stream's work belongs to, and who signs its receipt, if anybody.
     """
+
+    __slots__ = (
+        "_hints",
+        "_mute",
+        "accepted",
+        "allowed_tokens",
+        "end",
+        "fingerprint",
+        "id",
+        "sign",
+        "state",
+        "stopwatch",
+        "stored",
+        "text",
+        "told_accepted",
+        "traceparent",
+        "wants",
+    )
 
     def __init__(self, wants: Generate, fingerprint: str) -> None:
         assert wants.id is not None  # noqa: S101 - the session has given it one
@@ -257,12 +274,17 @@ class StreamMachine:
         if self._hints.due is not None:
             at, self._hints.due = self._hints.due, None
             return Flush(self.id, at)
-        piece = self.text.take()
-        if piece is None:
+        token = self.text.take(self.id)
+        if token is None:
             return None
-        self._hints.due = self._hints.after(piece)
-        logprobs = None if self.wants.request.sampling.logprobs is None else piece.logprobs
-        return Token(self.id, piece.offset, piece.text, piece.timestamp_ms, piece.tokens, logprobs)
+        self._hints.due = self._hints.after(token)
+        if token.logprobs is not None or self.wants.request.sampling.logprobs is not None:
+            token.logprobs = self._asked(token.logprobs)
+        return token
+
+    def _asked(self, logprobs: tuple[TokenLogprob, ...] | None) -> tuple[TokenLogprob, ...] | None:
+        """Some where the client asked for them, if only none: of a text that came without."""
+        return None if self.wants.request.sampling.logprobs is None else logprobs or ()
 
     def _tell_accepted(self) -> Accepted | None:
         if self.accepted is None or not self.stored:
@@ -273,11 +295,11 @@ class StreamMachine:
     @property
     def more(self) -> bool:
         """Whether another frame may follow the one just made."""
-        return self._hints.due is not None or self.text.pending
+        return bool(self.text.waiting) or self._hints.due is not None
 
     def settle(self, *, linked: bool) -> bool:
         """Whether what it costs has just become known; with `stream: false` only when it can be told."""
-        ready = linked if not self.wants.stream else not self.text.pending
+        ready = linked if not self.wants.stream else not self.text.waiting
         return ready and self.move(StreamInput.SETTLE)
 
     def end_frame(self, now: float) -> Done | ErrorFrame | None:
@@ -298,10 +320,10 @@ class StreamMachine:
     def _whole_text(self) -> tuple[str | None, tuple[TokenLogprob, ...] | None]:
         if self.wants.stream:
             return None, None
-        piece = self.text.take_all()
-        asked = self.wants.request.sampling.logprobs is not None
-        logprobs = (piece.logprobs if piece else ()) if asked else None
-        return piece.text if piece else "", logprobs
+        token = self.text.take_all()
+        if token is None:
+            return "", self._asked(None)
+        return token.delta, self._asked(token.logprobs)
 
     @property
     def tellable(self) -> bool:

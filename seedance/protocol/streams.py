@@ -62,6 +62,18 @@ class StreamSet:
     `full`: the last pump ended for want of room, not of text. `pressed`: what instances of live ones ask.
     """
 
+    __slots__ = (
+        "_assigned",
+        "_delivery",
+        "_rules",
+        "_session",
+        "_turn",
+        "ended",
+        "full",
+        "live",
+        "pressed",
+    )
+
     def __init__(
         self,
         session: str,
@@ -194,10 +206,12 @@ class StreamSet:
 
     def pump(self, now: float) -> None:
         """Frame what may be framed, one frame per stream and round; then give credit."""
-        self._turn += 1
-        delivery, turn = self._delivery, _in_turn(self.live, self._turn)
-        ending = self.pressed or any(s.state is not StreamState.RUNNING for s in turn)
-        free = delivery.free
+        delivery, turn = self._delivery, self._in_turn()
+        ending = bool(self.pressed)
+        for stream in turn:
+            ending = ending or stream.state is not StreamState.RUNNING
+        # What a frame takes of the window; a simple client has none.
+        free, each = delivery.free, 1 if delivery.windowed else 0
         while turn and delivery.link is LinkState.OPEN:
             again = []
             for stream in turn:
@@ -205,8 +219,10 @@ class StreamSet:
                     continue
                 if type(frame) is Token:
                     stream.stopwatch.frame(now)
-                delivery.sequenced(frame, now)
-                free = delivery.free
+                    delivery.token(frame, now)
+                else:
+                    delivery.sequenced(frame, now)
+                free -= each
                 if stream.more:
                     again.append(stream)
             turn = again
@@ -216,6 +232,14 @@ class StreamSet:
                 self._settle(stream, now)
             free = delivery.free
         self._grant(now, free)
+
+    def _in_turn(self) -> list[StreamMachine]:
+        """The streams, each time beginning with another: the window's rest is nobody's right."""
+        streams = list(self.live.values())
+        if len(streams) < 2:  # noqa: PLR2004 - one needs no turns
+            return streams
+        self._turn = first = (self._turn + 1) % len(streams)
+        return streams[first:] + streams[:first]
 
     def _settle(self, stream: StreamMachine, now: float) -> None:
         """Take a stream to its end as far as it goes: settled, told, forgotten."""
@@ -294,15 +318,6 @@ class StreamSet:
                 self._delivery.out.append(CancelUpstream(stream.id))
             self._delivery.out.append(Finished(stream.id, stream.reason, stream.usage()))
         self.live.clear()
-
-
-def _in_turn(live: dict[str, StreamMachine], turn: int) -> list[StreamMachine]:
-    """The streams, each time beginning with another: the window's rest is nobody's right."""
-    streams = list(live.values())
-    if len(streams) < 2:  # noqa: PLR2004 - one needs no turns
-        return streams
-    first = turn % len(streams)
-    return streams[first:] + streams[:first]
 
 
 def _own_pressure(delivery: Delivery, now: float) -> Pressed:

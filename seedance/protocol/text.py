@@ -1,7 +1,7 @@
 """A stream's text between the instance that makes it and the frames that carry it.
 
     tokens   0 ───────── whole ── framed ─────────── received
-    bytes    0 ───────────── framed ──── pending ─── received
+    bytes    0 ───────────── framed ──── waiting ─── received
 
 `whole` tokens lie entirely in frames, `framed` ones wholly or partly. Usage counts by token index
 (§4.9): a token that has no text of its own yet (half a code point, a stop string's beginning) counts
@@ -14,15 +14,13 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from json.encoder import encode_basestring
-from typing import Final
 
 from seedance.protocol.events import UpstreamTokens
-from seedance.protocol.frames import TokenLogprob
+from seedance.protocol.frames import Token, TokenLogprob
 from seedance.protocol.receipt import TextDigest
 
-__all__ = ["DELTA_BYTES_MAX", "Piece", "TextBuffer", "TextGapError", "cut"]
+__all__ = ["DELTA_BYTES_MAX", "TextBuffer", "TextGapError", "cut"]
 
 # A `token` frame is at most 4 KiB on the wire (§1); the rest of the frame, with an id of 64 escaped
 # characters, stays under 512.
@@ -35,33 +33,6 @@ _CONTINUATION_MASK, _CONTINUATION = 0xC0, 0x80
 
 class TextGapError(Exception):
     """Text or tokens are missing, or the client's offset does not lie in this text."""
-
-
-# Not frozen, like everything that is made once per token: that alone costs half a microsecond.
-@dataclass(slots=True)
-class Piece:
-    """Text on its way into a frame: what it begins at, and how many tokens it adds to the count."""
-
-    offset: int
-    text: str
-    tokens: int
-    timestamp_ms: int
-    logprobs: tuple[TokenLogprob, ...] = ()
-
-    @property
-    def end(self) -> int:
-        """The offset after it, in bytes."""
-        return self.offset + len(self.text.encode())
-
-
-# Where pending text begins and ends, and the token before which it belongs; then the bytes of each of
-# the last tokens before that, where they came as one and none of them is without text at the end (empty:
-# all of the text is one token's). A bare tuple, since one is made for each token.
-_Mark = tuple[int, int, int, tuple[int, ...]]
-_START: Final = 0
-_END: Final = 1
-_TOKEN: Final = 2
-_LENGTHS: Final = 3
 
 
 def _inside_code_point(data: bytes | bytearray, at: int) -> bool:
@@ -92,6 +63,18 @@ class TextBuffer:
     `digest` hashes the framed text, where somebody wants a receipt.
     """
 
+    __slots__ = (
+        "_logprobs",
+        "_skip_to",
+        "digest",
+        "framed_bytes",
+        "framed_tokens",
+        "received_bytes",
+        "token_ids",
+        "waiting",
+        "whole_tokens",
+    )
+
     def __init__(
         self,
         token_ids: Sequence[int] = (),
@@ -104,26 +87,18 @@ class TextBuffer:
         self.framed_tokens = framed_tokens
         self.whole_tokens = len(token_ids)
         self.digest = digest
-        self._pending = bytearray()
-        self._marks: deque[_Mark] = deque()
+        # Bytes of text heard so far.
+        self.received_bytes = framed_bytes
+        # What came and has text that waits for a frame, as it came: each begins at the latest where the
+        # one before it ends, the first one perhaps in text that is framed.
+        self.waiting: deque[UpstreamTokens] = deque()
         self._logprobs: deque[tuple[int, TokenLogprob]] = deque()
         self._skip_to = 0
-        self._timestamp_ms = 0
-
-    @property
-    def received_bytes(self) -> int:
-        """Bytes of text heard so far."""
-        return self.framed_bytes + len(self._pending)
-
-    @property
-    def pending(self) -> bool:
-        """Whether text waits for a frame."""
-        return bool(self._pending)
 
     @property
     def waiting_tokens(self) -> int:
         """Tokens whose text waits for a frame; a token without text of its own does not wait."""
-        return self._marks[-1][_TOKEN] - self.framed_tokens if self._marks else 0
+        return _end_token(self.waiting[-1]) - self.framed_tokens if self.waiting else 0
 
     @property
     def behind(self) -> bool:
@@ -132,10 +107,8 @@ class TextBuffer:
 
     def receive(self, tokens: UpstreamTokens) -> None:
         """Take what an instance says, heard before or not. Raises `TextGapError`."""
-        known, received = len(self.token_ids), self.framed_bytes + len(self._pending)
-        if tokens.token_index > known or tokens.offset > received:
+        if tokens.token_index > len(self.token_ids) or tokens.offset > self.received_bytes:
             raise TextGapError
-        self._timestamp_ms = tokens.timestamp_ms
         for entry in _each_token(tokens) if len(tokens.token_ids) > 1 else (tokens,):
             self._receive(entry)
         if self.behind:
@@ -146,38 +119,33 @@ class TextBuffer:
 
         Usual is what follows what is here, without log-probabilities, for a client that is not ahead.
         """
-        known, pending = self.token_ids, self._pending
-        received = self.framed_bytes + len(pending)
-        if tokens.token_index != len(known) or tokens.offset != received:
+        known, ids, text = self.token_ids, tokens.token_ids, tokens.text
+        if tokens.token_index != len(known) or tokens.offset != self.received_bytes:
             return False
         if tokens.logprobs or self._skip_to > self.framed_bytes:
             return False
-        text = tokens.text
-        lengths: tuple[int, ...] = ()
-        if len(tokens.token_ids) == 1:
-            known.append(tokens.token_ids[0])
+        if len(ids) == 1:
+            known.append(ids[0])
         else:
             lengths = tokens.lengths
             if lengths and (not lengths[-1] or sum(lengths) > len(text)):
                 return False
-            known.extend(tokens.token_ids)
-        self._timestamp_ms = tokens.timestamp_ms
+            known.extend(ids)
         if text:
-            pending += text
-            self._marks.append((received, received + len(text), len(known), lengths))
+            self.received_bytes += len(text)
+            self.waiting.append(tokens)
         return True
 
     def _receive(self, tokens: UpstreamTokens) -> None:
         known, received = len(self.token_ids), self.received_bytes
         self.token_ids.extend(tokens.token_ids[max(0, known - tokens.token_index) :])
-        end_token = tokens.token_index + len(tokens.token_ids)
-        end_byte = tokens.offset + len(tokens.text)
+        end_token, end_byte = _end_token(tokens), _end_byte(tokens)
         for index, logprob in enumerate(tokens.logprobs, tokens.token_index):
             if index >= max(known, self.framed_tokens):
                 self._logprobs.append((index, logprob))
         if end_byte > received:
-            self._pending += tokens.text[received - tokens.offset :]
-            self._marks.append((tokens.offset, end_byte, end_token, ()))
+            self.received_bytes = end_byte
+            self.waiting.append(tokens)
         elif tokens.text and end_byte <= self.framed_bytes:
             self.whole_tokens = max(self.whole_tokens, end_token)
             self.framed_tokens = max(self.framed_tokens, end_token)
@@ -188,92 +156,94 @@ class TextBuffer:
         self._skip()
 
     def _skip(self) -> None:
-        size = min(len(self._pending), self._skip_to - self.framed_bytes)
+        size = min(self.received_bytes, self._skip_to) - self.framed_bytes
         if size <= 0:
             return
-        if _inside_code_point(self._pending, size):
+        text = self._next(size + 1)
+        if _inside_code_point(text, size):
             raise TextGapError
-        self._advance(size)
+        self._advance(text[:size])
         self._take_logprobs()
 
-    def take(self) -> Piece | None:
-        """The next piece of at most one frame; None: no text waits."""
-        pending = self._pending
-        if not pending:
+    def take(self, stream: str = "") -> Token | None:
+        """The next text of at most one frame, as a frame of that stream; None: no text waits."""
+        if not self.waiting:
             return None
-        if not self._logprobs and len(pending) <= _SHORT_BYTES_MAX:
-            return self._all(pending)
-        limit = len(pending)
-        if self._logprobs:
+        limit = self.received_bytes - self.framed_bytes
+        if not self._logprobs:
+            if limit <= _SHORT_BYTES_MAX:
+                return self._short(stream)
+        else:
             # A frame carries one token's worth then, since those fill it by themselves.
             self._split_first()
-            limit = self._marks[0][_END] - self.framed_bytes
-        return self._piece(cut(self._pending, limit))
+            limit = _end_byte(self.waiting[0]) - self.framed_bytes
+        text = self._next(DELTA_BYTES_MAX + 1)
+        return self._frame(stream, text[: cut(text, limit)])
 
-    def _all(self, pending: bytearray) -> Piece:
+    def _short(self, stream: str) -> Token:
         """All that waits, which fits into a frame however it is escaped."""
-        offset, counted, last = self.framed_bytes, self.framed_tokens, self._marks[-1][_TOKEN]
-        text = pending.decode("utf-8", "replace")
+        offset, counted, last = self.framed_bytes, self.framed_tokens, self.waiting[-1]
+        text = last.text if last.offset == offset else self._next(_SHORT_BYTES_MAX)
         if self.digest is not None:
-            self.digest.update(pending)
-        self.framed_bytes = offset + len(pending)
-        self._pending = bytearray()
-        self._marks.clear()
-        self.whole_tokens = last
-        if last <= counted:
-            return Piece(offset, text, 0, self._timestamp_ms)
-        self.framed_tokens = last
-        return Piece(offset, text, last - counted, self._timestamp_ms)
+            self.digest.update(text)
+        self.waiting.clear()
+        self.framed_bytes = self.received_bytes
+        self.whole_tokens = whole = last.token_index + len(last.token_ids)
+        new = whole - counted if whole > counted else 0
+        self.framed_tokens = counted + new
+        return Token(stream, offset, text.decode("utf-8", "replace"), last.timestamp_ms, new)
 
     def _split_first(self) -> None:
-        """The first mark as one for each of its tokens that has text."""
-        start, end_of_all, last, lengths = self._marks[0]
-        if not lengths:
-            return
-        self._marks.popleft()
-        at, token, single = start, last - len(lengths), list[_Mark]()
-        for length in lengths:
-            token += 1
-            end = end_of_all if token == last else at + length
-            if end > at:
-                single.append((at, end, token, ()))
-            at = end
-        self._marks.extendleft(reversed(single))
+        """What came first as one piece for each of its tokens that has text."""
+        if self.waiting[0].lengths:
+            single = [each for each in _each_token(self.waiting.popleft()) if each.text]
+            self.waiting.extendleft(reversed(single))
 
-    def take_all(self) -> Piece | None:
+    def take_all(self) -> Token | None:
         """All text that waits, whatever its size (for `done.text`)."""
-        return self._piece(len(self._pending))
+        return self._frame("", self._next(self.received_bytes)) if self.waiting else None
 
     def drop(self) -> None:
         """Discard what waits: it is never framed, hence free."""
-        self._pending.clear()
-        self._marks.clear()
+        self.received_bytes = self.framed_bytes
+        self.waiting.clear()
         self._logprobs.clear()
 
-    def _piece(self, size: int) -> Piece | None:
-        if not size:
-            return None
-        offset, counted = self.framed_bytes, self.framed_tokens
-        text = self._pending[:size].decode(errors="replace")
-        self._advance(size)
-        tokens = self.framed_tokens - counted
-        return Piece(offset, text, tokens, self._timestamp_ms, self._take_logprobs())
+    def _next(self, size: int) -> bytes:
+        """The text that waits, or its beginning: at least `size` bytes of it."""
+        at, parts = self.framed_bytes, []
+        for tokens in self.waiting:
+            start = at - tokens.offset
+            parts.append(tokens.text[start : start + size])
+            at = _end_byte(tokens)
+            if at - self.framed_bytes >= size:
+                break
+        return b"".join(parts)
 
-    def _advance(self, size: int) -> None:
+    def _frame(self, stream: str, text: bytes) -> Token:
+        offset, counted, last = self.framed_bytes, self.framed_tokens, self.waiting[-1]
+        self._advance(text)
+        tokens, logprobs = self.framed_tokens - counted, self._take_logprobs()
+        delta = text.decode(errors="replace")
+        return Token(stream, offset, delta, last.timestamp_ms, tokens, logprobs or None)
+
+    def _advance(self, text: bytes) -> None:
         if self.digest is not None:
-            self.digest.update(self._pending[:size])
-        del self._pending[:size]
-        self.framed_bytes += size
-        marks = self._marks
-        while marks and marks[0][_END] <= self.framed_bytes:
-            self.whole_tokens = marks.popleft()[_TOKEN]
+            self.digest.update(text)
+        self.framed_bytes += len(text)
+        self._count()
+
+    def _count(self) -> None:
+        waiting = self.waiting
+        while waiting and _end_byte(waiting[0]) <= self.framed_bytes:
+            self.whole_tokens = _end_token(waiting.popleft())
             self.framed_tokens = max(self.framed_tokens, self.whole_tokens)
-        if marks and marks[0][_START] < self.framed_bytes:
-            if marks[0][_LENGTHS]:
+        if waiting and waiting[0].offset < self.framed_bytes:
+            if waiting[0].lengths:
                 self._split_first()
-                self._advance(0)
+                self._count()
                 return
-            self.framed_tokens = max(self.framed_tokens, marks[0][_TOKEN])
+            self.framed_tokens = max(self.framed_tokens, _end_token(waiting[0]))
 
     def _take_logprobs(self) -> tuple[TokenLogprob, ...]:
         taken = []
@@ -283,10 +253,18 @@ class TextBuffer:
 
     def check(self) -> None:
         """Raise `AssertionError` when an invariant does not hold (tests call it at each step)."""
-        assert self.whole_tokens <= self.framed_tokens or not self._marks  # noqa: S101
-        assert bool(self._marks) == bool(self._pending)  # noqa: S101
-        assert not self._marks or self._marks[-1][_END] == self.received_bytes  # noqa: S101
+        assert self.whole_tokens <= self.framed_tokens or not self.waiting  # noqa: S101
+        assert bool(self.waiting) == (self.received_bytes > self.framed_bytes)  # noqa: S101
+        assert not self.waiting or _end_byte(self.waiting[-1]) == self.received_bytes  # noqa: S101
         assert self.whole_tokens <= len(self.token_ids)  # noqa: S101
+
+
+def _end_byte(tokens: UpstreamTokens) -> int:
+    return tokens.offset + len(tokens.text)
+
+
+def _end_token(tokens: UpstreamTokens) -> int:
+    return tokens.token_index + len(tokens.token_ids)
 
 
 def _each_token(tokens: UpstreamTokens) -> Iterator[UpstreamTokens]:

@@ -17,6 +17,14 @@ class SendWindow:
     shrinks the window once: a frame sent before the last change says nothing about the new size.
     """
 
+    __slots__ = (
+        "_limits",
+        "_shrunk_at",
+        "_size",
+        "round_trip_s",
+        "size",
+    )
+
     def __init__(self, limits: WindowRange) -> None:
         self._limits = limits
         self._size = float(limits.initial)

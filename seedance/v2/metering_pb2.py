@@ -24,37 +24,37 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1aseedance/v2/metering.proto\x12\x0bseedance.v2\"X\n\x0fGetUsageRequest\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x0f\n\x07\x66rom_ms\x18\x02 \x01(\x04\x12\x10\n\x08until_ms\x18\x03 \x01(\x04\x12\x12\n\nper_minute\x18\x04 \x01(\x08\"\x98\x01\n\x10GetUsageResponse\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12$\n\x05total\x18\x02 \x01(\x0b\x32\x15.seedance.v2.UsageSum\x12%\n\x06models\x18\x03 \x03(\x0b\x32\x15.seedance.v2.UsageSum\x12\'\n\x07minutes\x18\x04 \x03(\x0b\x32\x16.seedance.v2.MinuteSum\"B\n\tMinuteSum\x12\x11\n\tminute_ms\x18\x01 \x01(\x04\x12\"\n\x03sum\x18\x02 \x01(\x0b\x32\x15.seedance.v2.UsageSum\"t\n\x08UsageSum\x12\r\n\x05model\x18\x01 \x01(\t\x12\x10\n\x08requests\x18\x02 \x01(\x04\x12\x15\n\rprompt_tokens\x18\x03 \x01(\x04\x12\x15\n\rcached_tokens\x18\x04 \x01(\x04\x12\x19\n\x11\x63ompletion_tokens\x18\x05 \x01(\x04\" \n\x0eGetPlanRequest\x12\x0e\n\x06tenant\x18\x01 \x01(\t\"2\n\x0fGetPlanResponse\x12\r\n\x05\x66ound\x18\x01 \x01(\x08\x12\x10\n\x08\x64ocument\x18\x02 \x01(\x0c\"%\n\x13ListInvoicesRequest\x12\x0e\n\x06tenant\x18\x01 \x01(\t\"B\n\x14ListInvoicesResponse\x12*\n\x08invoices\x18\x01 \x03(\x0b\x32\x18.seedance.v2.InvoiceHead\"]\n\x0bInvoiceHead\x12\x0e\n\x06number\x18\x01 \x01(\t\x12\r\n\x05month\x18\x02 \x01(\t\x12\x0e\n\x06\x63losed\x18\x03 \x01(\x08\x12\r\n\x05total\x18\x04 \x01(\t\x12\x10\n\x08\x63urrency\x18\x05 \x01(\t\"^\n\x11GetInvoiceRequest\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\r\n\x05month\x18\x02 \x01(\t\x12*\n\x06\x66ormat\x18\x03 \x01(\x0e\x32\x1a.seedance.v2.InvoiceFormat\"&\n\x12GetInvoiceResponse\x12\x10\n\x08\x64ocument\x18\x01 \x01(\x0c*y\n\rInvoiceFormat\x12\x1e\n\x1aINVOICE_FORMAT_UNSPECIFIED\x10\x00\x12\x17\n\x13INVOICE_FORMAT_JSON\x10\x01\x12\x16\n\x12INVOICE_FORMAT_CSV\x10\x02\x12\x17\n\x13INVOICE_FORMAT_HTML\x10\x03\x32\xbd\x02\n\x08Metering\x12G\n\x08GetUsage\x12\x1c.seedance.v2.GetUsageRequest\x1a\x1d.seedance.v2.GetUsageResponse\x12\x44\n\x07GetPlan\x12\x1b.seedance.v2.GetPlanRequest\x1a\x1c.seedance.v2.GetPlanResponse\x12S\n\x0cListInvoices\x12 .seedance.v2.ListInvoicesRequest\x1a!.seedance.v2.ListInvoicesResponse\x12M\n\nGetInvoice\x12\x1e.seedance.v2.GetInvoiceRequest\x1a\x1f.seedance.v2.GetInvoiceResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1aseedance/v2/metering.proto\x12\x0bseedance.v2\"~\n\x0fGetUsageRequest\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x0f\n\x07\x66rom_ms\x18\x02 \x01(\x04\x12\x10\n\x08until_ms\x18\x03 \x01(\x04\x12\x12\n\nper_minute\x18\x04 \x01(\x08\x12\x0b\n\x03key\x18\x05 \x01(\t\x12\x17\n\x0f\x65nded_before_ms\x18\x06 \x01(\x04\"\x98\x01\n\x10GetUsageResponse\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12$\n\x05total\x18\x02 \x01(\x0b\x32\x15.seedance.v2.UsageSum\x12%\n\x06models\x18\x03 \x03(\x0b\x32\x15.seedance.v2.UsageSum\x12\'\n\x07minutes\x18\x04 \x03(\x0b\x32\x16.seedance.v2.MinuteSum\"B\n\tMinuteSum\x12\x11\n\tminute_ms\x18\x01 \x01(\x04\x12\"\n\x03sum\x18\x02 \x01(\x0b\x32\x15.seedance.v2.UsageSum\"t\n\x08UsageSum\x12\r\n\x05model\x18\x01 \x01(\t\x12\x10\n\x08requests\x18\x02 \x01(\x04\x12\x15\n\rprompt_tokens\x18\x03 \x01(\x04\x12\x15\n\rcached_tokens\x18\x04 \x01(\x04\x12\x19\n\x11\x63ompletion_tokens\x18\x05 \x01(\x04\" \n\x0eGetPlanRequest\x12\x0e\n\x06tenant\x18\x01 \x01(\t\"2\n\x0fGetPlanResponse\x12\r\n\x05\x66ound\x18\x01 \x01(\x08\x12\x10\n\x08\x64ocument\x18\x02 \x01(\x0c\"%\n\x13ListInvoicesRequest\x12\x0e\n\x06tenant\x18\x01 \x01(\t\"B\n\x14ListInvoicesResponse\x12*\n\x08invoices\x18\x01 \x03(\x0b\x32\x18.seedance.v2.InvoiceHead\"]\n\x0bInvoiceHead\x12\x0e\n\x06number\x18\x01 \x01(\t\x12\r\n\x05month\x18\x02 \x01(\t\x12\x0e\n\x06\x63losed\x18\x03 \x01(\x08\x12\r\n\x05total\x18\x04 \x01(\t\x12\x10\n\x08\x63urrency\x18\x05 \x01(\t\"^\n\x11GetInvoiceRequest\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\r\n\x05month\x18\x02 \x01(\t\x12*\n\x06\x66ormat\x18\x03 \x01(\x0e\x32\x1a.seedance.v2.InvoiceFormat\"&\n\x12GetInvoiceResponse\x12\x10\n\x08\x64ocument\x18\x01 \x01(\x0c*y\n\rInvoiceFormat\x12\x1e\n\x1aINVOICE_FORMAT_UNSPECIFIED\x10\x00\x12\x17\n\x13INVOICE_FORMAT_JSON\x10\x01\x12\x16\n\x12INVOICE_FORMAT_CSV\x10\x02\x12\x17\n\x13INVOICE_FORMAT_HTML\x10\x03\x32\xbd\x02\n\x08Metering\x12G\n\x08GetUsage\x12\x1c.seedance.v2.GetUsageRequest\x1a\x1d.seedance.v2.GetUsageResponse\x12\x44\n\x07GetPlan\x12\x1b.seedance.v2.GetPlanRequest\x1a\x1c.seedance.v2.GetPlanResponse\x12S\n\x0cListInvoices\x12 .seedance.v2.ListInvoicesRequest\x1a!.seedance.v2.ListInvoicesResponse\x12M\n\nGetInvoice\x12\x1e.seedance.v2.GetInvoiceRequest\x1a\x1f.seedance.v2.GetInvoiceResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'seedance.v2.metering_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_INVOICEFORMAT']._serialized_start=898
-  _globals['_INVOICEFORMAT']._serialized_end=1019
+  _globals['_INVOICEFORMAT']._serialized_start=936
+  _globals['_INVOICEFORMAT']._serialized_end=1057
   _globals['_GETUSAGEREQUEST']._serialized_start=43
-  _globals['_GETUSAGEREQUEST']._serialized_end=131
-  _globals['_GETUSAGERESPONSE']._serialized_start=134
-  _globals['_GETUSAGERESPONSE']._serialized_end=286
-  _globals['_MINUTESUM']._serialized_start=288
-  _globals['_MINUTESUM']._serialized_end=354
-  _globals['_USAGESUM']._serialized_start=356
-  _globals['_USAGESUM']._serialized_end=472
-  _globals['_GETPLANREQUEST']._serialized_start=474
-  _globals['_GETPLANREQUEST']._serialized_end=506
-  _globals['_GETPLANRESPONSE']._serialized_start=508
-  _globals['_GETPLANRESPONSE']._serialized_end=558
-  _globals['_LISTINVOICESREQUEST']._serialized_start=560
-  _globals['_LISTINVOICESREQUEST']._serialized_end=597
-  _globals['_LISTINVOICESRESPONSE']._serialized_start=599
-  _globals['_LISTINVOICESRESPONSE']._serialized_end=665
-  _globals['_INVOICEHEAD']._serialized_start=667
-  _globals['_INVOICEHEAD']._serialized_end=760
-  _globals['_GETINVOICEREQUEST']._serialized_start=762
-  _globals['_GETINVOICEREQUEST']._serialized_end=856
-  _globals['_GETINVOICERESPONSE']._serialized_start=858
-  _globals['_GETINVOICERESPONSE']._serialized_end=896
-  _globals['_METERING']._serialized_start=1022
-  _globals['_METERING']._serialized_end=1339
+  _globals['_GETUSAGEREQUEST']._serialized_end=169
+  _globals['_GETUSAGERESPONSE']._serialized_start=172
+  _globals['_GETUSAGERESPONSE']._serialized_end=324
+  _globals['_MINUTESUM']._serialized_start=326
+  _globals['_MINUTESUM']._serialized_end=392
+  _globals['_USAGESUM']._serialized_start=394
+  _globals['_USAGESUM']._serialized_end=510
+  _globals['_GETPLANREQUEST']._serialized_start=512
+  _globals['_GETPLANREQUEST']._serialized_end=544
+  _globals['_GETPLANRESPONSE']._serialized_start=546
+  _globals['_GETPLANRESPONSE']._serialized_end=596
+  _globals['_LISTINVOICESREQUEST']._serialized_start=598
+  _globals['_LISTINVOICESREQUEST']._serialized_end=635
+  _globals['_LISTINVOICESRESPONSE']._serialized_start=637
+  _globals['_LISTINVOICESRESPONSE']._serialized_end=703
+  _globals['_INVOICEHEAD']._serialized_start=705
+  _globals['_INVOICEHEAD']._serialized_end=798
+  _globals['_GETINVOICEREQUEST']._serialized_start=800
+  _globals['_GETINVOICEREQUEST']._serialized_end=894
+  _globals['_GETINVOICERESPONSE']._serialized_start=896
+  _globals['_GETINVOICERESPONSE']._serialized_end=934
+  _globals['_METERING']._serialized_start=1060
+  _globals['_METERING']._serialized_end=1377
 # @@protoc_insertion_point(module_scope)

@@ -19,16 +19,20 @@ INVOICE_FORMAT_CSV: InvoiceFormat
 INVOICE_FORMAT_HTML: InvoiceFormat
 
 class GetUsageRequest(_message.Message):
-    __slots__ = ("tenant", "from_ms", "until_ms", "per_minute")
+    __slots__ = ("tenant", "from_ms", "until_ms", "per_minute", "key", "ended_before_ms")
     TENANT_FIELD_NUMBER: _ClassVar[int]
     FROM_MS_FIELD_NUMBER: _ClassVar[int]
     UNTIL_MS_FIELD_NUMBER: _ClassVar[int]
     PER_MINUTE_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    ENDED_BEFORE_MS_FIELD_NUMBER: _ClassVar[int]
     tenant: str
     from_ms: int
     until_ms: int
     per_minute: bool
-    def __init__(self, tenant: _Optional[str] = ..., from_ms: _Optional[int] = ..., until_ms: _Optional[int] = ..., per_minute: _Optional[bool] = ...) -> None: ...
+    key: str
+    ended_before_ms: int
+    def __init__(self, tenant: _Optional[str] = ..., from_ms: _Optional[int] = ..., until_ms: _Optional[int] = ..., per_minute: _Optional[bool] = ..., key: _Optional[str] = ..., ended_before_ms: _Optional[int] = ...) -> None: ...
 
 class GetUsageResponse(_message.Message):
     __slots__ = ("tenant", "total", "models", "minutes")

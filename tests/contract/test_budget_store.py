@@ -9,7 +9,7 @@ from random import Random
 import pytest
 import redis.asyncio
 
-from gateway.budgets.account import Account, Hold, Settle, Verdict
+from gateway.budgets.account import Account, Hold, Request, Seed, Settle, Verdict
 from gateway.store.base import StoreUnavailableError
 from gateway.store.budgets import AccountName, BudgetStore, MemoryBudgets, RedisBudgets
 from mesh.clock import SystemClock
@@ -20,12 +20,14 @@ MUCH = 2**53 // 40
 STREAMS = ("a", "b b", "\u00fc/1")
 
 
-def _request(random: Random) -> Hold | Settle:
+def _request(random: Random) -> Request:
     def amount() -> int:
         return random.choice([random.randrange(60), random.randrange(60), random.randrange(MUCH)])
 
     if random.random() < 0.2:
-        return Settle(random.choice(STREAMS), amount())
+        return Settle(random.choice(STREAMS), amount(), random.randrange(2, 5))
+    if random.random() < 0.05:
+        return Seed(amount())
     return Hold(
         random.choice(STREAMS),
         want=amount(),
@@ -47,9 +49,10 @@ async def test_the_script_is_the_books(valkey: TestStore) -> None:
             limit = random.choice([None, 100, 1000, MUCH])
             soft = random.choice([None, 50, MUCH])
             requests = [_request(random) for _ in range(random.randrange(30))]
-            expected = Account().apply(requests, limit, soft, 1_000_000)
+            born_ms = random.choice([0, 3])
+            expected = Account().apply(requests, limit, soft, 1_000_000, born_ms)
             name = AccountName(f"account {seed}", limit, soft, ends=True)
-            assert await store.apply(name, requests) == expected, f"seed {seed}"
+            assert await store.apply(name, requests, born_ms) == expected, f"seed {seed}"
     finally:
         await store.close()
 
@@ -88,9 +91,9 @@ async def test_a_hold_that_nobody_renews_runs_out(store: BudgetStore) -> None:
 
 async def test_a_soft_budget_is_told_once(store: BudgetStore) -> None:
     """The exchange that reaches it says so, and no other one, whatever gateway asks."""
-    first = await store.apply(ACCOUNT, [Settle("a", 7)])
-    second = await store.apply(ACCOUNT, [Settle("b", 1)])
-    third = await store.apply(ACCOUNT, [Settle("c", 1)])
+    first = await store.apply(ACCOUNT, [Settle("a", 7, 1)])
+    second = await store.apply(ACCOUNT, [Settle("b", 1, 1)])
+    third = await store.apply(ACCOUNT, [Settle("c", 1, 1)])
     assert [a.crossed for a in (first, second, third)] == [False, True, False]
 
 
@@ -98,7 +101,7 @@ async def test_a_month_s_account_does_not_stay_for_ever(valkey: TestStore) -> No
     """Its keys have a time to live; those of a budget without period have none."""
     store = RedisBudgets(valkey.url)
     for name, ends in (("m", True), ("e", False)):
-        requests = [_hold("a", 1, lasting=True), Settle("b", 1)]
+        requests = [_hold("a", 1, lasting=True), Settle("b", 1, 1)]
         await store.apply(AccountName(name, 10, None, ends), requests)
     async with redis.asyncio.Redis.from_url(valkey.url) as client:
         keys = [key async for key in client.scan_iter("seedance:budget:*")]
@@ -112,5 +115,16 @@ async def test_a_store_that_is_away_is_said_to_be(valkey: TestStore) -> None:
     """An unreachable server raises what the desk understands."""
     store = RedisBudgets("redis://127.0.0.1:9/0")
     with pytest.raises(StoreUnavailableError):
-        await store.apply(ACCOUNT, [Settle("a", 1)])
+        await store.apply(ACCOUNT, [Settle("a", 1, 1)])
     await store.close()
+
+
+async def test_memory_forgets_the_idlest_periods(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the bound the account of a period goes that nobody asked for the longest; one that is used, or for ever, stays."""
+    monkeypatch.setattr("gateway.store.budgets.ACCOUNTS_KEPT_MAX", 3)
+    store = MemoryBudgets(SystemClock())
+    for name, ends in (("ever", False), ("held", True), ("old", True), ("new", True)):
+        await store.apply(AccountName(name, 10, None, ends), [Settle("a", 1, 1)])
+        if name == "held":
+            await store.apply(AccountName(name, 10, None, ends), [_hold("b", 1, lasting=True)])
+    assert list(store.accounts) == ["ever", "held", "new"]

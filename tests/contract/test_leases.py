@@ -153,7 +153,7 @@ async def test_a_store_that_does_not_answer_leaves_nothing_open(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was begun is given back; the log has no complaint of the library's."""
-    monkeypatch.setattr("gateway.store.leases.COMMAND_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("mesh.store_link.COMMAND_TIMEOUT_S", 0.05)
 
     async def hear(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(4096):

@@ -37,7 +37,7 @@ from tests.support.instance import SECRET, eventually, running_instance
 from tests.support.scripts import SPLIT_WORDS, script, script_messages
 from tests.support.service_process import ServiceProcess, running_service
 from tests.support.valkey import TestStore
-from tests.support.waiting import wait_until
+from tests.support.waiting import SURELY_S, wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
 
@@ -226,14 +226,14 @@ async def test_grpc_passes_to_an_instance(program: str, tmp_path: Path, valkey: 
         address = f"127.0.0.1:{face.edge.ports.grpc}"
         async with grpc.aio.secure_channel(address, trusted) as channel:
             stub = inference_pb2_grpc.InferenceStub(channel)
-            known = await stub.Describe(inference_pb2.DescribeRequest(), timeout=5)
+            known = await stub.Describe(inference_pb2.DescribeRequest(), timeout=SURELY_S)
             assert known.instance == "inference-0"
             call = stub.Stream()
             request = inference_pb2.GenerateRequest(prompt="no script", max_tokens=1)
             opened = inference_pb2.Open(request=request, generation="direct/1")
             frame = inference_pb2.ClientFrame(stream_id=1, open=opened)
             await call.write(inference_pb2.StreamRequest(frames=[frame]))
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(SURELY_S):
                 assert (await call.read()) is not grpc.aio.EOF
             call.cancel()
 

@@ -15,7 +15,7 @@ from seedance.v2 import inference_pb2, inference_pb2_grpc
 from tests.support.certificates import Authority
 from tests.support.mesh import LocalMesh, local_mesh
 from tests.support.scripts import SPLIT_WORDS, script_messages
-from tests.support.waiting import wait_until_sync
+from tests.support.waiting import SURELY_S, wait_until_sync
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
 
@@ -24,7 +24,7 @@ TEXT = (b"".join(SPLIT_WORDS) * REPEAT).decode()
 
 
 def _usage(mesh: LocalMesh, tls: ssl.SSLContext) -> int:
-    with urllib.request.urlopen(f"{mesh.url}/v1/usage", timeout=5, context=tls) as reply:
+    with urllib.request.urlopen(f"{mesh.url}/v1/usage", timeout=SURELY_S, context=tls) as reply:
         return json.load(reply)["total"]["completion_tokens"]
 
 
@@ -52,7 +52,7 @@ def test_an_encrypted_mesh_answers_and_lets_no_stranger_in(tmp_path: Path) -> No
         with grpc.insecure_channel(mesh.named("inference-0").address) as channel:
             stub = inference_pb2_grpc.InferenceStub(channel)
             with pytest.raises(grpc.RpcError) as refused:
-                stub.Describe(inference_pb2.DescribeRequest(), timeout=3)
+                stub.Describe(inference_pb2.DescribeRequest(), timeout=SURELY_S)
         assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
 
 

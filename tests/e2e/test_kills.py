@@ -15,7 +15,7 @@ import websockets
 from seedance import SeedanceClient
 from tests.support.mesh import LocalMesh, local_mesh
 from tests.support.scripts import SPLIT_WORDS, script_messages
-from tests.support.waiting import wait_until_sync
+from tests.support.waiting import SURELY_S, wait_until_sync
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 
@@ -35,7 +35,7 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalMesh]:
 
 def _usage(mesh: LocalMesh, gateway: str = "gateway-1") -> dict[str, int]:
     url = f"http://{mesh.named(gateway).address}/v1/usage"
-    with urllib.request.urlopen(url, timeout=5) as reply:
+    with urllib.request.urlopen(url, timeout=SURELY_S) as reply:
         return json.load(reply)["total"]
 
 

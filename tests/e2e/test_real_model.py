@@ -17,7 +17,7 @@ from seedance.protocol.errors import ErrorCode, SeedanceError
 from seedance.v2 import inference_pb2 as pb
 from seedance.v2 import inference_pb2_grpc as pb_grpc
 from tests.support.mesh import LocalMesh, local_mesh
-from tests.support.waiting import wait_until_sync
+from tests.support.waiting import SURELY_S, wait_until_sync
 
 pytestmark = [pytest.mark.e2e, pytest.mark.model, pytest.mark.timeout(180)]
 
@@ -36,7 +36,7 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalMesh]:
 
 def _describe(mesh: LocalMesh) -> pb.DescribeResponse:
     with grpc.insecure_channel(mesh.named("inference-0").address) as channel:
-        return pb_grpc.InferenceStub(channel).Describe(pb.DescribeRequest(), timeout=5)
+        return pb_grpc.InferenceStub(channel).Describe(pb.DescribeRequest(), timeout=SURELY_S)
 
 
 def test_a_question_is_answered_sensibly(mesh: LocalMesh) -> None:

@@ -12,6 +12,7 @@ from seedance import SeedanceClient
 from seedance.receipt import ReceiptError
 from tests.support.mesh import local_mesh
 from tests.support.scripts import SPLIT_WORDS, script_messages
+from tests.support.waiting import SURELY_S
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
 
@@ -25,7 +26,7 @@ def test_a_receipt_survives_kill_9(tmp_path: Path, victims: tuple[str, ...]) -> 
     """The gateway that hashed the text so far dies, and also the instance that knew it: the next one signs for all of it."""
     with local_mesh(tmp_path, "--instances", "2") as mesh:
         keys = f"{mesh.url}/v1/receipts/key"
-        with urllib.request.urlopen(keys, timeout=5) as reply:
+        with urllib.request.urlopen(keys, timeout=SURELY_S) as reply:
             public = [entry["public_key"] for entry in json.load(reply)["data"]]
         with SeedanceClient(mesh.ws, receipt_keys=public) as client:
             messages = script_messages(SPLIT_WORDS, dt_ms=5, repeat=REPEAT)

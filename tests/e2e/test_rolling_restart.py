@@ -14,7 +14,7 @@ import pytest
 from seedance.client import AsyncSeedanceClient
 from tests.support.mesh import LocalMesh, local_mesh
 from tests.support.scripts import SPLIT_WORDS, script_messages
-from tests.support.waiting import wait_until, wait_until_sync
+from tests.support.waiting import SURELY_S, wait_until, wait_until_sync
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 
@@ -72,7 +72,7 @@ def _all_ready(mesh: LocalMesh) -> bool:
 
 def _billed(mesh: LocalMesh) -> int:
     url = f"http://{mesh.named('gateway-1').address}/v1/usage"
-    with urllib.request.urlopen(url, timeout=5) as reply:
+    with urllib.request.urlopen(url, timeout=SURELY_S) as reply:
         return int(json.load(reply)["total"]["completion_tokens"])
 
 

@@ -27,6 +27,7 @@ class Bystanders:
         self.streams = 0
         self.faults: list[str] = []
         self._url = url
+        self._openai = openai.OpenAI(base_url=f"{url}/v1", api_key="local", max_retries=0)
         self._stop = threading.Event()
         self._threads = [
             threading.Thread(target=self._again_and_again, args=(ask,), daemon=True)
@@ -47,6 +48,7 @@ class Bystanders:
         self._stop.set()
         for thread in self._threads:
             thread.join(timeout=30)
+        self._openai.close()
 
     def _again_and_again(self, ask: Callable[[], str]) -> None:
         while not self._stop.is_set():
@@ -67,6 +69,5 @@ class Bystanders:
             client.close()
 
     def _over_sse(self) -> str:
-        with openai.OpenAI(base_url=f"{self._url}/v1", api_key="local", max_retries=0) as client:
-            stream = client.chat.completions.create(model="", messages=MESSAGES, stream=True)  # type: ignore[arg-type]
-            return "".join(c.delta.content or "" for chunk in stream for c in chunk.choices)
+        stream = self._openai.chat.completions.create(model="", messages=MESSAGES, stream=True)  # type: ignore[arg-type]
+        return "".join(c.delta.content or "" for chunk in stream for c in chunk.choices)

@@ -17,11 +17,11 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from tests.fuzz.mutation import ANY_JSON, many, mutated_bytes, mutated_json
+from tests.fuzz.mutation import ANY_JSON, Wounds, corpus, many
 from tests.fuzz.verdict import Verdict
 from tests.support.scripts import script
 
-__all__ = ["fuzz_http"]
+__all__ = ["fuzz_by_bytes", "fuzz_by_document"]
 
 TIMEOUT_S = 30
 # The script engine refuses every other text: half of the allowed requests say this.
@@ -40,7 +40,8 @@ BODIES = st.fixed_dictionaries(
     ),
 )
 # Neither is read as JSON by anybody who guesses at the type.
-MEDIA = st.sampled_from(["application/json", "text/plain", "application/x-protobuf", ""])
+MEDIA = ("application/json", "text/plain", "application/x-protobuf", "")
+NOISE_BYTES_MAX = 200
 
 
 def _sound(response: Any) -> None:
@@ -73,17 +74,15 @@ def _speak(case: schemathesis.Case) -> None:
         case.body.pop(name, None)
 
 
-def fuzz_http(url: str, examples: int, number: int, verdict: Verdict) -> None:
-    """Send `examples` requests; `number` decides which. Drawing one from the document takes long."""
-    raw = max(1, examples * 3 // 4)
-    with requests.Session() as session:
-        _by_document(session, url, examples - raw, number, verdict)
-        _by_bytes(session, url, raw, number, verdict)
+def _session() -> requests.Session:
+    """One connection for all, and no look into the environment before each request."""
+    session = requests.Session()
+    session.trust_env = False
+    return session
 
 
-def _by_document(
-    session: requests.Session, url: str, examples: int, number: int, verdict: Verdict
-) -> None:
+def fuzz_by_document(url: str, examples: int, number: int, verdict: Verdict) -> None:
+    """Send `examples` requests that the document allows or forbids; `number` decides which."""
     schema = schemathesis.openapi.from_url(f"{url}/openapi.json")
     operations = [found.ok() for found in schema.get_all_operations()]
     operations += [op for op in operations if op.path in GENERATING] * 4
@@ -101,7 +100,7 @@ def _by_document(
         if allowed and speaks:
             _speak(case)
         verdict.sent["requests by the document"] += 1
-        with verdict.judging(case.as_curl_command()):
+        with verdict.judging(case, shown=schemathesis.Case.as_curl_command):
             response = case.call(base_url=url, session=session, timeout=TIMEOUT_S)
             verdict.answers[f"HTTP {response.status_code}"] += 1
             _sound(response)
@@ -110,24 +109,31 @@ def _by_document(
             checks = CONFORMS if refused else [*CONFORMS, negative_data_rejection]
             case.validate_response(response, checks=checks)
 
-    send()
+    with _session() as session:
+        send()
 
 
-def _by_bytes(
-    session: requests.Session, url: str, examples: int, number: int, verdict: Verdict
-) -> None:
-    wounded = mutated_json(BODIES).map(lambda text: text.encode(errors="surrogatepass"))
-    bodies = st.binary(max_size=200) | wounded | mutated_bytes(wounded)
+def fuzz_by_bytes(url: str, examples: int, number: int, verdict: Verdict) -> None:
+    """Send `examples` bodies that are nearly JSON, or not at all; `number` decides which."""
+    wounds = Wounds(number)
+    bodies = corpus(BODIES, examples, number)
+    with _session() as session:
+        for _ in range(examples):
+            body = _nearly(wounds, wounds.random.choice(bodies))
+            path, media = wounds.random.choice(GENERATING), wounds.random.choice(MEDIA)
+            verdict.sent["requests by bytes"] += 1
+            with verdict.judging((path, media, body)):
+                headers = {"Content-Type": media}
+                response = session.post(url + path, data=body, headers=headers, timeout=TIMEOUT_S)
+                verdict.answers[f"HTTP {response.status_code}"] += 1
+                _sound(response)
 
-    @seed(number)
-    @many(examples)
-    @given(st.sampled_from(GENERATING), bodies, MEDIA)
-    def send(path: str, body: bytes, media: str) -> None:
-        verdict.sent["requests by bytes"] += 1
-        with verdict.judging((path, body)):
-            headers = {"Content-Type": media}
-            response = session.post(url + path, data=body, headers=headers, timeout=TIMEOUT_S)
-            verdict.answers[f"HTTP {response.status_code}"] += 1
-            _sound(response)
 
-    send()
+def _nearly(wounds: Wounds, body: dict[str, Any]) -> bytes:
+    match wounds.random.choice(("noise", "json", "bytes")):
+        case "noise":
+            return wounds.random.randbytes(wounds.random.randint(0, NOISE_BYTES_MAX))
+        case "json":
+            return wounds.in_json(body).encode(errors="surrogatepass")
+        case _:
+            return wounds.in_bytes(wounds.in_json(body).encode(errors="surrogatepass"))

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import math
+import multiprocessing
+import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import httpx
 import pytest
 
 from tests.fuzz.bystanders import Bystanders
-from tests.fuzz.http_requests import fuzz_http
-from tests.fuzz.socket_messages import fuzz_sockets
+from tests.fuzz.http_requests import fuzz_by_bytes, fuzz_by_document
+from tests.fuzz.socket_messages import PROTOCOLS, fuzz_sockets
 from tests.fuzz.verdict import Verdict
 from tests.fuzz.wire_bytes import fuzz_wire
 from tests.support.mesh import LocalMesh, local_mesh
@@ -27,6 +32,8 @@ WATCHED = ("gateway-0", "inference-0")
 # What a shorter run allocates once (pools, caches, compiled patterns) is no leak.
 GROWTH_BYTES_MAX = 24 * 1024 * 1024
 ROUNDS = 4
+# One draws its next input while the mesh answers the other.
+SENDERS = min(4, os.cpu_count() or 1)
 
 
 @dataclass(frozen=True)
@@ -55,12 +62,16 @@ class Report:
 def fuzz(options: FuzzOptions, tell: Callable[[Report], None] = lambda _: None) -> Report:
     """Send `options.examples` in a few rounds, others streaming beside them."""
     report = Report()
+    spawn = multiprocessing.get_context("spawn")  # a fork would take the bystanders' locks along
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("SEEDANCE_RESUME_TTL_S", str(RESUME_TTL_S))
-        with local_mesh(options.folder, "--instances", "1", "--gateways", "1") as mesh:
+        with (
+            local_mesh(options.folder, "--instances", "1", "--gateways", "1") as mesh,
+            ProcessPoolExecutor(SENDERS, mp_context=spawn) as senders,
+        ):
             pids = {name: mesh.named(name).pid for name in WATCHED}
             for number in range(ROUNDS):
-                _round(mesh, options, number, report)
+                _round(mesh, senders, options, number, report)
                 _quiet(mesh, report)
                 for name in WATCHED:
                     report.resident.setdefault(name, []).append(_resident(pids[name]))
@@ -73,16 +84,33 @@ def fuzz(options: FuzzOptions, tell: Callable[[Report], None] = lambda _: None) 
     return report
 
 
-def _round(mesh: LocalMesh, options: FuzzOptions, number: int, report: Report) -> None:
-    verdict, share = report.verdict, options.examples // ROUNDS
+def _round(
+    mesh: LocalMesh, senders: Executor, options: FuzzOptions, number: int, report: Report
+) -> None:
     seed = options.number * ROUNDS + number
     with Bystanders(mesh.url) as bystanders:
-        fuzz_http(mesh.url, share * 2 // 5, seed, verdict)
-        fuzz_sockets(mesh.ws, share // 2, seed, verdict)
-        fuzz_wire(mesh.ws, share // 10, seed, verdict)
+        parts = _parts(mesh, options.examples // ROUNDS)
+        for sent in as_completed([senders.submit(_sent, part, seed) for part in parts]):
+            report.verdict.add(sent.result())
     report.streams += bystanders.streams
     for fault in bystanders.faults:
-        verdict.fault(f"a bystander: {fault}")
+        report.verdict.fault(f"a bystander: {fault}")
+
+
+def _parts(mesh: LocalMesh, share: int) -> Iterator[Callable[[int, Verdict], None]]:
+    """What a round sends, the longest first. Drawing a request from the document takes long."""
+    tenth = math.ceil(share / 10)
+    yield partial(fuzz_by_document, mesh.url, tenth)
+    for protocol in PROTOCOLS:
+        yield partial(fuzz_sockets, mesh.ws, protocol, math.ceil(5 * tenth / len(PROTOCOLS)))
+    yield partial(fuzz_by_bytes, mesh.url, 3 * tenth)
+    yield partial(fuzz_wire, mesh.ws, tenth)
+
+
+def _sent(part: Callable[[int, Verdict], None], seed: int) -> Verdict:
+    verdict = Verdict()
+    part(seed, verdict)
+    return verdict
 
 
 def _quiet(mesh: LocalMesh, report: Report) -> None:

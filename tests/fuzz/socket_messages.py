@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 
-from hypothesis import given, seed
 from hypothesis import strategies as st
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
@@ -15,19 +14,21 @@ from websockets.typing import Subprotocol
 
 from seedance.protocol.binary_codec import ClientEncoder, ServerDecoder
 from seedance.protocol.errors import CloseCode, ErrorCode
-from seedance.protocol.frames import ErrorFrame, Pong, ServerFrame
+from seedance.protocol.frames import ClientFrame, ErrorFrame, Pong, ServerFrame
 from seedance.protocol.json_codec import client_body, decode_server
-from tests.fuzz.mutation import ANY_JSON, many, mutated_bytes, mutated_json, pieces
+from tests.fuzz.mutation import ANY_JSON, Wounds, corpus
 from tests.fuzz.verdict import Verdict
 from tests.support.frame_strategies import CLIENT_FRAMES
 from tests.support.scripts import script_messages
 
-__all__ = ["fuzz_sockets"]
+__all__ = ["PROTOCOLS", "fuzz_sockets"]
 
 ANSWER_S = 10.0
 MESSAGES_MAX = 8
 JSON_PROTOCOL = "seedance.v2.json"
 BINARY_PROTOCOLS = ("seedance.v2.proto", "seedance.v2.proto.zstd")
+PROTOCOLS = (None, JSON_PROTOCOL, *BINARY_PROTOCOLS)
+BATCHES_MAX = 4
 # What a client at fault may be told; nothing that says the fault is ours.
 CLOSES = {
     CloseCode.NORMAL,
@@ -43,12 +44,14 @@ SPOKEN = st.fixed_dictionaries(
     {"type": st.just("generate"), "messages": st.just(script_messages([b"a", b"\xf0\x9f", b"b"]))},
     optional={"id": st.text(max_size=3), "stream": st.booleans(), "seed": ANY_JSON},
 )
-TEXTS = st.one_of(
-    mutated_json(CLIENT_FRAMES.map(client_body)),
-    mutated_json(SPOKEN),
-    mutated_json(st.dictionaries(st.text(max_size=8), ANY_JSON, max_size=4)),
+# Three objects to be wounded, and a text that is none.
+TEXTS = st.tuples(
+    CLIENT_FRAMES.map(client_body),
+    SPOKEN,
+    st.dictionaries(st.text(max_size=8), ANY_JSON, max_size=4),
     st.text(max_size=60),
 )
+BATCHES = st.lists(CLIENT_FRAMES, min_size=1, max_size=3)
 Message = str | bytes | list[str] | list[bytes]
 
 
@@ -133,72 +136,60 @@ def _sound(frame: ServerFrame) -> None:
         assert "Traceback" not in frame.message, frame
 
 
-@st.composite
-def _texts(draw: st.DrawFn) -> list[Message]:
-    messages: list[Message] = []
-    for text in draw(st.lists(TEXTS, min_size=1, max_size=MESSAGES_MAX)):
-        data = text.encode(errors="replace")
-        kind = draw(st.integers(0, 19))
-        if kind == 0:
-            messages.append(data)  # binary on a text subprotocol
-        elif kind < 4:
-            whole = text.encode(errors="replace").decode()
-            at = draw(st.integers(0, len(whole)))
-            messages.append([whole[:at], whole[at:]])
-        else:
-            messages.append(data.decode())
-    return messages
+def _texts(wounds: Wounds, uses: int, number: int) -> Iterator[list[Message]]:
+    """Example after example for the subprotocols of text."""
+    random, drawn = wounds.random, corpus(TEXTS, uses, number)
+    while True:
+        messages: list[Message] = []
+        for _ in range(random.randint(1, MESSAGES_MAX)):
+            made = random.choice(random.choice(drawn))
+            text = made if isinstance(made, str) else wounds.in_json(made)
+            data = text.encode(errors="replace")
+            kind = random.randrange(20)
+            if kind == 0:
+                messages.append(data)  # binary on a text subprotocol
+            elif kind < 4:
+                whole = data.decode()
+                at = random.randint(0, len(whole))
+                messages.append([whole[:at], whole[at:]])
+            else:
+                messages.append(data.decode())
+        yield messages
 
 
-@st.composite
-def _binaries(draw: st.DrawFn, protocol: str) -> list[Message]:
-    batches = st.lists(CLIENT_FRAMES, min_size=1, max_size=3)
-    encoder = ClientEncoder(compressed=protocol == BINARY_PROTOCOLS[1])
-    stream = b"".join(encoder.encode(batch) for batch in draw(st.lists(batches, max_size=4)))
-    if draw(st.booleans()):
-        stream = draw(mutated_bytes(st.just(stream)))
-    messages: list[Message] = [piece for piece in pieces(draw, stream) if piece]
-    if draw(st.integers(0, 19)) == 0:
-        messages.append(draw(st.text(max_size=8)))
-    return messages or [b""]
+def _binaries(
+    wounds: Wounds, uses: int, number: int, *, compressed: bool
+) -> Iterator[list[Message]]:
+    """Example after example for the subprotocols of envelopes."""
+    random, drawn = wounds.random, corpus(BATCHES, uses, number)
+    while True:
+        encoder = ClientEncoder(compressed=compressed)
+        batches: list[list[ClientFrame]] = random.choices(drawn, k=random.randint(0, BATCHES_MAX))
+        stream = b"".join(encoder.encode(batch) for batch in batches)
+        if random.random() < 0.5:
+            stream = wounds.in_bytes(stream)
+        messages: list[Message] = [piece for piece in wounds.in_pieces(stream) if piece]
+        if random.randrange(20) == 0:
+            messages.append("text on a binary subprotocol")
+        yield messages or [b""]
 
 
-def _examples() -> Iterable[tuple[str | None, st.SearchStrategy[list[Message]]]]:
-    yield None, _texts()
-    yield JSON_PROTOCOL, _texts()
-    for protocol in BINARY_PROTOCOLS:
-        yield protocol, _binaries(protocol)
-
-
-def fuzz_sockets(url: str, messages: int, number: int, verdict: Verdict) -> None:
-    """Send about as many messages; `number` decides which."""
-    kinds = list(_examples())
-    for protocol, strategy in kinds:
-        _fuzz_one(Talk(url, protocol), strategy, messages // len(kinds), number, verdict)
-
-
-def _fuzz_one(
-    talk: Talk,
-    strategy: st.SearchStrategy[list[Message]],
-    messages: int,
-    number: int,
-    verdict: Verdict,
+def fuzz_sockets(
+    url: str, protocol: str | None, messages: int, number: int, verdict: Verdict
 ) -> None:
-    name = f"messages, {talk.protocol or 'no subprotocol'}"
-
-    @seed(number)
-    @many(messages)
-    @given(strategy)
-    def send(example: list[Message]) -> None:
-        if verdict.sent[name] >= already + messages:
-            return
+    """Send about as many messages of a subprotocol; `number` decides which."""
+    wounds, name = Wounds(number), f"messages, {protocol or 'no subprotocol'}"
+    compressed = protocol == BINARY_PROTOCOLS[1]
+    if protocol in BINARY_PROTOCOLS:
+        examples = _binaries(wounds, messages, number, compressed=compressed)
+    else:
+        examples = _texts(wounds, messages, number)
+    talk = Talk(url, protocol)
+    while verdict.sent[name] < messages:
+        example = next(examples)
         verdict.sent[name] += len(example)
-        # A compressed stream belongs to one connection.
-        if talk.protocol == BINARY_PROTOCOLS[1]:
-            talk.close()
-        with verdict.judging((talk.protocol, example)):
+        if compressed:
+            talk.close()  # its stream belongs to one connection
+        with verdict.judging((protocol, example)):
             verdict.answers[talk.say(example)] += 1
-
-    already = verdict.sent[name]
-    send()
     talk.close()

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import socket
 
-from hypothesis import given, seed
-from hypothesis import strategies as st
-
-from tests.fuzz.mutation import many, mutated_bytes, pieces
+from tests.fuzz.mutation import Wounds
 from tests.fuzz.verdict import Verdict
 from tests.support.raw_websocket import client_frame, close_code, upgraded
 
@@ -15,31 +12,33 @@ __all__ = ["fuzz_wire"]
 
 OPCODES = (0x0, 0x1, 0x2, 0x8, 0x9, 0xA)
 FAULTS_OF_OURS = {1011, 1012}
+PAYLOAD_BYTES_MAX = 130  # past 125 the length is written in another way
+PING = b'{"type":"ping","t":1}'
+FRAMES_MAX = 5
 
 
-@st.composite
-def _wires(draw: st.DrawFn) -> list[bytes]:
-    frames = st.builds(
-        client_frame,
-        st.sampled_from(OPCODES),
-        st.binary(max_size=130) | st.just(b'{"type":"ping","t":1}'),
-        final=st.booleans(),
-        reserved=st.sampled_from((0, 0, 0, 0, 1, 4)),
-        masked=st.sampled_from((True, True, True, True, False)),
+def _wire(wounds: Wounds) -> list[bytes]:
+    random = wounds.random
+    stream = b"".join(
+        client_frame(
+            random.choice(OPCODES),
+            random.choice((random.randbytes(random.randint(0, PAYLOAD_BYTES_MAX)), PING)),
+            final=random.random() < 0.5,
+            reserved=random.choice((0, 0, 0, 0, 1, 4)),
+            masked=random.random() < 0.8,
+        )
+        for _ in range(random.randint(1, FRAMES_MAX))
     )
-    stream = b"".join(draw(st.lists(frames, min_size=1, max_size=5)))
-    if draw(st.booleans()):
-        stream = draw(mutated_bytes(st.just(stream)))
-    return pieces(draw, stream)
+    if random.random() < 0.5:
+        stream = wounds.in_bytes(stream)
+    return wounds.in_pieces(stream)
 
 
 def fuzz_wire(url: str, examples: int, number: int, verdict: Verdict) -> None:
     """As many connections, each sent a few frames and closed from here."""
-
-    @seed(number)
-    @many(examples)
-    @given(_wires())
-    def send(wire: list[bytes]) -> None:
+    wounds = Wounds(number)
+    for _ in range(examples):
+        wire = _wire(wounds)
         verdict.sent["connections by bytes"] += 1
         with verdict.judging(wire), upgraded(url) as sock:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -52,5 +51,3 @@ def fuzz_wire(url: str, examples: int, number: int, verdict: Verdict) -> None:
             code = close_code(sock)
             assert code not in FAULTS_OF_OURS, f"closed with {code}"
             verdict.answers[f"close {code}"] += 1
-
-    send()

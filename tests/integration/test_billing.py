@@ -58,9 +58,9 @@ async def running_shop(folder: Path, *, with_plans: bool = True) -> AsyncIterato
         desk.ledger.close()
 
 
-def output(event_id: str, ended_ms: int, tenant: str = "local") -> bytes:
+def output(event_id: str, at_ms: int, tenant: str = "local") -> bytes:
     counts = {"prompt_tokens": 0, "cached_tokens": 0, "completion_tokens": 1_000}
-    return usage_payload(event_id, ended_ms=ended_ms, tenant=tenant, **counts)
+    return usage_payload(event_id, started_ms=at_ms, tenant=tenant, **counts)
 
 
 async def test_plan_and_invoices(tmp_path: Path) -> None:

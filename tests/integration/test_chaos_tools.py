@@ -17,7 +17,7 @@ from tests.chaos.relay import running_relay
 from tests.chaos.traffic import Outcome
 from tests.chaos.verdict import differs, misbilled
 from tests.chaos.wall_clock import WallClocks
-from tests.support.waiting import wait_until
+from tests.support.waiting import SURELY_S, wait_until
 
 NAMES = ("store-0", "router-0", "metering-0", "inference-0", "inference-1", "gateway-0")
 CALM = Outcome("calm", "s0", "one two three", Usage(5, 0, 3), "stop")
@@ -98,7 +98,7 @@ async def test_a_relay_cuts_at_the_byte(count: int) -> None:
     """After the bytes that a cut allows nothing passes any more, and the connection ends."""
 
     async def talk(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await asyncio.wait_for(go_on.wait(), 5)
+        await asyncio.wait_for(go_on.wait(), SURELY_S)
         writer.write(b"x" * 5_000)
         await writer.drain()
         writer.close()
@@ -122,5 +122,5 @@ async def test_a_relay_cuts_at_the_byte(count: int) -> None:
         await wait_until(lambda: all(len(p._writers) == 2 for p in relay._passages))
         assert relay.cut(Always(), count) == 1
         go_on.set()
-        assert await asyncio.wait_for(reader.read(), 5) == b"x" * count
+        assert await asyncio.wait_for(reader.read(), SURELY_S) == b"x" * count
         writer.close()

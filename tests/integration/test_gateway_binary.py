@@ -40,7 +40,7 @@ from seedance.v2.frames_pb2 import Frame, FrameBatch
 from tests.support import fake_upstream
 from tests.support.fake_upstream import FakeCluster, FakeUpstream
 from tests.support.gateway_under_test import GatewayUnderTest, running_gateway
-from tests.support.waiting import wait_until
+from tests.support.waiting import SURELY_S, wait_until
 
 PROMPT = " ".join(f"word{n} 量子" for n in range(300))
 BINARY = ["seedance.v2.proto", "seedance.v2.proto.zstd"]
@@ -77,14 +77,14 @@ class BinaryWire:
                 frame = self.seen[self._read - 1][0]
                 if isinstance(frame, kind):
                     return frame
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(SURELY_S):
                 message = await self.connection.recv()
             assert isinstance(message, bytes)
             self.seen += self._decoder.feed(message)
 
     async def close_code(self) -> int:
         with suppress(ConnectionClosed):
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(SURELY_S):
                 while True:
                     self.seen += self._decoder.feed(await self.connection.recv())
         return self.connection.close_code or 0

@@ -18,7 +18,7 @@ from gateway.websocket import Connection
 from gateway.ws_protocol import SocketProtocol
 from tests.support.fake_upstream import FakeCluster, FakeUpstream
 from tests.support.gateway_under_test import GatewayUnderTest, running_gateway, wire
-from tests.support.waiting import wait_until
+from tests.support.waiting import SURELY_S, wait_until
 
 UPGRADE = (
     b"GET /v2/infer HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
@@ -118,7 +118,7 @@ async def test_a_handshake_that_does_not_come_is_given_up(monkeypatch: pytest.Mo
         for begun in (b"", UPGRADE[:40], b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\nGET /he"):
             reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
             writer.write(begun)
-            async with asyncio.timeout(3):
+            async with asyncio.timeout(SURELY_S):
                 with contextlib.suppress(ConnectionResetError):
                     await reader.read()
             writer.close()
@@ -129,8 +129,132 @@ async def test_a_head_without_end_is_refused() -> None:
     async with running_gateway(FakeUpstream(FakeCluster())) as gateway:
         reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
         writer.write(b"GET / HTTP/1.1\r\nX: " + b"a" * (HEAD_BYTES_MAX + 1))
-        async with asyncio.timeout(3):
+        async with asyncio.timeout(SURELY_S):
             assert b" 431 " in await reader.readline()
+        writer.close()
+
+
+async def _said(port: int, *pieces: bytes) -> bytes:
+    """What a new connection hears until the gateway ends it."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    heard = b""
+    async with asyncio.timeout(5):
+        with contextlib.suppress(ConnectionError):
+            for piece in pieces:
+                writer.write(piece)
+                await writer.drain()
+            while more := await reader.read(64 * 1024):
+                heard += more
+    writer.close()
+    return heard
+
+
+_PADDING = b"".join(
+    b"X-%d: %s\r\n" % (at, b"a" * 1_000) for at in range(HEAD_BYTES_MAX // 1_000 + 2)
+)
+
+
+@pytest.mark.parametrize("kind", [b"", b"Upgrade: websocket\r\nConnection: Upgrade\r\n"])
+@pytest.mark.parametrize("before", [b"", b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"])
+async def test_a_long_head_is_refused_that_comes_whole(kind: bytes, before: bytes) -> None:
+    """HTTP 431 in one read as in many, for a WebSocket too, and behind another request."""
+    async with running_gateway(FakeUpstream(FakeCluster())) as gateway:
+        if before:
+            reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+            writer.write(before)
+            assert b" 200 " in await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n" + kind + _PADDING + b"\r\n")
+            async with asyncio.timeout(5):
+                with contextlib.suppress(ConnectionResetError):
+                    assert b" 431 " in await reader.read()
+            writer.close()
+        else:
+            head = b"GET / HTTP/1.1\r\nHost: x\r\n" + kind + _PADDING + b"\r\n"
+            assert b" 431 " in await _said(gateway.port, head)
+
+
+@pytest.mark.parametrize(
+    "hosts",
+    [b"", b"Host: a\r\nHost: a\r\n", b"Host: a\r\nHost: b\r\n", b"Host: a b\r\n", b"Host: a/b\r\n"],
+)
+@pytest.mark.parametrize("kind", [b"", b"Upgrade: websocket\r\nConnection: Upgrade\r\n"])
+async def test_a_request_has_one_host(hosts: bytes, kind: bytes) -> None:
+    """HTTP/1.1 without `Host`, with two, or with what is none is answered 400 (RFC 9112 §3.2)."""
+    async with running_gateway(FakeUpstream(FakeCluster())) as gateway:
+        head = b"GET /healthz HTTP/1.1\r\n" + hosts + kind + b"\r\n"
+        assert (await _said(gateway.port, head)).startswith(b"HTTP/1.1 400 ")
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET /healthz HTTP/1.0\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost:\r\nConnection: close\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost: [::1]:8000\r\nConnection: close\r\n\r\n",
+        b"GET http://x/healthz HTTP/1.1\r\nHost: x_y.z\r\nConnection: close\r\n\r\n",
+    ],
+)
+async def test_hosts_that_are_right(head: bytes) -> None:
+    """HTTP/1.0 needs none (a proxy's health check), and 1.1 takes an empty one and an address."""
+    async with running_gateway(FakeUpstream(FakeCluster())) as gateway:
+        assert (await _said(gateway.port, head)).startswith(b"HTTP/1.1 200 ")
+
+
+CHUNKED = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        (b"0\r\n", b"X: a\r\n" * 2_000),
+        (b"0\r\nX: ", b"a" * 16_000),
+        (b"1;e=", b"a" * 16_000),
+        (b"1;e=a\r\nx\r\n" * 2_000,),
+    ],
+    ids=["trailers", "one trailer", "extension", "small chunks"],
+)
+async def test_what_stands_around_a_body_has_an_end(
+    pieces: tuple[bytes, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither trailers nor extensions of chunks are taken without bound."""
+    monkeypatch.setattr(http_protocol, "FRAMING_BYTES_MAX", 8_000)
+    async with running_gateway(FakeUpstream(FakeCluster())) as gateway:
+        assert (await _said(gateway.port, CHUNKED, *pieces)).startswith(b"HTTP/1.1 431 ")
+
+
+async def test_trailers_are_no_headers() -> None:
+    """What comes behind the body names nobody (RFC 9110 §6.5.1)."""
+    async with running_gateway(FakeUpstream(FakeCluster())) as gateway:
+        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+        writer.write(CHUNKED)
+        await wait_until(lambda: gateway.server.server_state.tasks)
+        (protocol,) = gateway.server.server_state.connections
+        before = list(protocol.headers)
+        writer.write(b"0\r\nAuthorization: Bearer x\r\n\r\n")
+        async with asyncio.timeout(5):
+            await reader.readline()
+        assert protocol.headers == before
+        writer.close()
+
+
+async def test_the_rest_of_an_answered_request_is_not_awaited_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A body that drips on after its answer holds the connection for a moment only."""
+    monkeypatch.setattr(http_protocol, "REST_WITHIN_S", 0.2)
+    async with running_gateway(FakeUpstream(FakeCluster())) as gateway:
+        head = b"GET /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n"
+        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+        writer.write(head)
+        http = gateway.server.server_state.connections
+        await wait_until(lambda: http)
+
+        def dripped() -> bool:
+            writer.write(b"x")
+            return not http
+
+        await wait_until(dripped)
+        assert b" 200 " in await reader.readline()
         writer.close()
 
 
@@ -174,7 +298,7 @@ async def test_a_body_that_does_not_come_is_given_up(monkeypatch: pytest.MonkeyP
         reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
         head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{"
         writer.write(head)
-        status = await asyncio.wait_for(reader.readline(), 5)
+        status = await asyncio.wait_for(reader.readline(), SURELY_S)
         writer.close()
         await writer.wait_closed()
     assert b" 408 " in status

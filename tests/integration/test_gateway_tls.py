@@ -20,7 +20,7 @@ from tests.support.fake_upstream import FakeCluster, FakeUpstream
 from tests.support.gateway_under_test import GatewayUnderTest, running_gateway, wire
 from tests.support.instance import eventually
 from tests.support.scripts import script_messages
-from tests.support.waiting import wait_until
+from tests.support.waiting import SURELY_S, wait_until
 from tests.support.whole_path import whole_path
 
 
@@ -110,7 +110,7 @@ def test_a_handshake_of_tls_that_does_not_come_is_given_up(
             for begun in (b"", b"\x16\x03\x01", b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"):
                 reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
                 writer.write(begun)
-                async with asyncio.timeout(5):
+                async with asyncio.timeout(SURELY_S):
                     assert b"HTTP/1.1" not in await reader.read()
                 writer.close()
 

@@ -17,7 +17,7 @@ from seedance.protocol.request import GenerateRequest
 from tests.support.fake_upstream import FakeCluster, FakeUpstream, tokens_of
 from tests.support.gateway_under_test import GatewayUnderTest, running_gateway, wire
 from tests.support.told_usage import stream_bills
-from tests.support.waiting import wait_until
+from tests.support.waiting import SURELY_S, wait_until
 
 
 @pytest.fixture
@@ -264,5 +264,5 @@ async def test_draining_parts_in_good_order(cluster: FakeCluster) -> None:
             assert await simple.closed() == 1001
             assert simple.text() == "one two three"
             assert simple.seen[-1]["type"] == "done"
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(SURELY_S):
             await gateway.serving

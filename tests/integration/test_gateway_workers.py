@@ -23,7 +23,7 @@ from seedance.client import AsyncSeedanceClient
 from tests.support.scripts import SPLIT_WORDS, script_messages
 from tests.support.service_process import ServiceProcess, running_service
 from tests.support.valkey import running_valkey
-from tests.support.waiting import wait_until
+from tests.support.waiting import SURELY_S, wait_until
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -140,7 +140,9 @@ async def test_every_workers_metrics_can_be_had() -> None:
     port = free_port()
 
     def read(number: int) -> bytes:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port + number}/metrics", timeout=5) as page:
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{port + number}/metrics", timeout=SURELY_S
+        ) as page:
             return page.read()
 
     async with (

@@ -22,6 +22,7 @@ from seedance.v2 import inference_pb2_grpc, router_pb2, router_pb2_grpc
 from tests.support.instance import calling, eventually, running_instance
 from tests.support.router_process import running_router
 from tests.support.scripts import script
+from tests.support.waiting import SURELY_S
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -167,7 +168,9 @@ async def test_metrics_for_prometheus() -> None:
         await caller.until(lambda: received.ended)
 
         def scrape() -> str:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as reply:
+            with urllib.request.urlopen(
+                f"http://127.0.0.1:{port}/metrics", timeout=SURELY_S
+            ) as reply:
                 return reply.read().decode()
 
         async def counted() -> bool:

@@ -98,7 +98,7 @@ def test_invoice_is_closed_once_and_comes_again(store: SqlStore) -> None:
         {"model": "big", "instance": "i-1", "completion_tokens": 3},
     ]
     events = [
-        usage_payload(ended_ms=NOVEMBER_MS, attempts=attempts),
+        usage_payload(started_ms=NOVEMBER_MS, attempts=attempts),
         connection_payload(opened_ms=NOVEMBER_MS, bytes_out=10, rtt_us=[1, 2, 4]),
         request_payload(at_ms=NOVEMBER_MS),
     ]
@@ -107,5 +107,5 @@ def test_invoice_is_closed_once_and_comes_again(store: SqlStore) -> None:
         moments = range(LATER_MS, LATER_MS + 4)
         documents = set(closers.map(lambda ms: billing.close(plans, "acme", NOVEMBER, ms), moments))
     assert len(documents) == 1
-    store.write([parse_event(usage_payload("late", ended_ms=NOVEMBER_MS))], ())
+    store.write([parse_event(usage_payload("late", started_ms=NOVEMBER_MS))], ())
     assert billing.reproduces("acme", NOVEMBER)

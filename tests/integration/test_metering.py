@@ -16,7 +16,7 @@ import redis.asyncio
 
 from mesh.rpc.channel import MESH_SECRET_KEY, open_channel
 from mesh.rpc.server import RpcServer
-from mesh.store import USAGE_STREAM
+from mesh.store import Partitions
 from mesh.telemetry.metrics import render
 from metering.consumer import GROUP
 from metering.ledger import LedgerUnavailableError
@@ -30,6 +30,7 @@ from tests.support.usage_events import TRACE_ID, usage_payload
 from tests.support.valkey import TestStore, running_valkey
 from tests.support.waiting import wait_until
 
+USAGE_STREAM = Partitions().usage_stream(0)
 ROOT = Path(__file__).resolve().parents[2]
 ONCE = [ModelSum("smol", 1, 7, 2, 5)]
 

@@ -21,7 +21,7 @@ from gateway import server
 from gateway.store.redis import RedisStore
 from mesh.clock import SystemClock
 from mesh.rpc.server import RpcServer
-from mesh.store import USAGE_STREAM
+from mesh.store import Partitions
 from metering.service import MeteringService
 from seedance.protocol.request import GenerateRequest
 from seedance.v2 import metering_pb2_grpc
@@ -31,7 +31,7 @@ from tests.support.gateway_under_test import GatewayUnderTest, running_gateway
 from tests.support.told_usage import stream_bills
 from tests.support.usage_events import usage_payload
 from tests.support.valkey import TestStore
-from tests.support.waiting import wait_until
+from tests.support.waiting import SURELY_S, wait_until
 
 HELLO: Any = [{"role": "user", "content": "one two three 😁"}]
 
@@ -153,7 +153,7 @@ async def test_client_that_goes_away(stream: bool, leave: Any) -> None:
         for _ in range(10):
             cluster.step()
         if stream:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(SURELY_S):
                 await asyncio.get_running_loop().sock_recv(sock, 4096)
         leave(sock)
         (held,) = cluster.instances["i-0"].generations.values()
@@ -184,7 +184,7 @@ async def test_a_retry_at_another_gateway(valkey: TestStore) -> None:
         again = await _ask(other, stream=True, key="k1")
         await wait_until(lambda: not cluster.step())
         answer = b""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(SURELY_S):
             while b"[DONE]" not in answer:
                 answer += await asyncio.get_running_loop().sock_recv(again, 65536)
         again.close()
@@ -193,7 +193,7 @@ async def test_a_retry_at_another_gateway(valkey: TestStore) -> None:
     for store in stores:
         await store.close()
     async with redis.asyncio.Redis.from_url(valkey.url) as client:
-        events = await client.xrange(USAGE_STREAM)
+        events = await client.xrange(Partitions().usage_stream(0))
     read = [json.loads(fields[b"payload"]) for _, fields in events]
     (bill,) = (event for event in read if event["kind"] == "stream_finished")
     assert (bill["finish_reason"], bill["completion_tokens"]) == ("stop", 50)
@@ -212,7 +212,7 @@ async def test_a_drain_lets_an_answer_finish(monkeypatch: pytest.MonkeyPatch) ->
         assert not done
         while cluster.step():
             pass
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(SURELY_S):
             await gateway.serving
             answer = b""
             while part := await asyncio.get_running_loop().sock_recv(sock, 4096):

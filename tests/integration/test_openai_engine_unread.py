@@ -14,7 +14,7 @@ from seedance.v2 import inference_pb2 as pb
 from tests.support.instance import SECRET, calling
 from tests.support.openai_engine import TEXT, WORDS, chat_request, open_stream, upstream_instance
 from tests.support.openai_server import OpenAIServer, openai_server
-from tests.support.waiting import wait_until
+from tests.support.waiting import SURELY_S, wait_until
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ async def test_a_failed_write_ends_what_was_being_prepared(server: OpenAIServer)
         yield pb.StreamRequest(frames=[pb.ClientFrame(stream_id=0)])
         await asyncio.Event().wait()
 
-    async with upstream_instance(server) as instance, asyncio.timeout(5):
+    async with upstream_instance(server) as instance, asyncio.timeout(SURELY_S):
         await instance._service.Stream(requests(), _GoneCaller())  # type: ignore[arg-type]
         assert not instance._service._deliverer.calls
         await wait_until(lambda: server.open == 0, within_s=1)

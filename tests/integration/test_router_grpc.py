@@ -8,15 +8,19 @@ from dataclasses import replace
 
 import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from mesh.membership import Instance, Load
 from mesh.rpc.channel import open_channel
 from mesh.rpc.convert import instance_to_pb
+from mesh.rpc.secret import secret_metadata
 from router.policy.scoring import RouteKey, choose_instance
 from seedance.v2 import router_pb2, router_pb2_grpc
 from tests.support.router_process import running_router
+from tests.support.waiting import SURELY_S
 
 A = Instance("a", "127.0.0.1:1", ("m",), start_id="1")
+SECRET = "the mesh's own"  # noqa: S105 - of this test
 B = Instance("b", "127.0.0.1:2", ("m",), start_id="1")
 
 
@@ -34,7 +38,7 @@ def _registration(instance: Instance, leaving: bool = False) -> router_pb2.Regis
 
 
 async def _until_ids(call: object, wanted: list[str]) -> router_pb2.Membership:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(SURELY_S):
         while True:
             snapshot = await call.read()  # type: ignore[attr-defined]
             if [i.id for i in snapshot.instances] == wanted:
@@ -63,7 +67,7 @@ async def test_silence_ends_the_lease(stub: router_pb2_grpc.RouterStub) -> None:
     call = stub.Watch(router_pb2.WatchRequest())
     try:
         assert (await _until_ids(call, ["a"])).instances[0].HasField("load")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(SURELY_S):
             while not (known := (await call.read()).instances[0]).lapsed:
                 continue
         assert not known.HasField("load")
@@ -170,3 +174,34 @@ async def test_watchers_are_bounded(stub: router_pb2_grpc.RouterStub) -> None:
     finally:
         for call in calls:
             call.cancel()
+
+
+async def test_only_who_shows_the_secret_gives_orders() -> None:
+    """With a secret no call is answered without it, or with another; health is told to all."""
+    async with running_router(mesh_secret=SECRET) as address, open_channel(address) as channel:
+        stub = router_pb2_grpc.RouterStub(channel)
+        calls = (
+            lambda shown: stub.Register(_registration(A), metadata=shown),
+            lambda shown: stub.ControlCanary(
+                router_pb2.ControlCanaryRequest(share=100), metadata=shown
+            ),
+            lambda shown: stub.ReportCanary(router_pb2.ReportCanaryRequest(), metadata=shown),
+            lambda shown: stub.Route(router_pb2.RouteRequest(), metadata=shown),
+            lambda shown: stub.Watch(router_pb2.WatchRequest(), metadata=shown).read(),
+        )
+        for call in calls:
+            for shown in ((), secret_metadata("another")):
+                with pytest.raises(grpc.aio.AioRpcError) as refused:
+                    await call(shown)
+                assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+                assert "SEEDANCE_MESH_SECRET" in (refused.value.details() or "")
+        right = secret_metadata(SECRET)
+        await stub.Register(_registration(A), metadata=right)
+        watch = stub.Watch(router_pb2.WatchRequest(), metadata=right)
+        await _until_ids(watch, ["a"])
+        watch.cancel()
+        state = (await stub.ControlCanary(router_pb2.ControlCanaryRequest(), metadata=right)).state
+        assert state.share == 0  # nobody's order was heard
+        health = health_pb2_grpc.HealthStub(channel)
+        answer = await health.Check(health_pb2.HealthCheckRequest())
+        assert answer.status == health_pb2.HealthCheckResponse.SERVING

@@ -62,7 +62,7 @@ async def test_away_is_said_by_every_call(server: TestStore) -> None:
 
 async def test_silence_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that takes the connection and never answers is away when the time is up."""
-    monkeypatch.setattr("gateway.store.redis.COMMAND_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("mesh.store_link.COMMAND_TIMEOUT_S", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         store = RedisStore(f"redis://127.0.0.1:{port}/0", FakeClock(), RESUME_TTL_S)

@@ -7,7 +7,7 @@ import statistics
 
 from tests.support.gateway_under_test import wire
 from tests.support.scripts import script_messages
-from tests.support.waiting import wait_until
+from tests.support.waiting import SURELY_S, wait_until
 from tests.support.whole_path import cancel_by_cutting, whole_path
 
 TOKENS = 2000
@@ -80,5 +80,5 @@ async def test_a_cancelled_stream_frees_its_blocks() -> None:
             assert done["finish_reason"] == "cancelled"
             assert done["usage"]["completion_tokens"] < 100
             await client.send(type="ack", seq=client.last_seq + 1)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(SURELY_S):
                 await wait_until(lambda: not path.running and not path.blocks_used)

@@ -29,7 +29,7 @@ moments = st.integers(BEGIN_MS, END_MS - 1)
 
 def _stream(name: str, at: int, cached: int, more: int, output: int) -> bytes:
     tokens = {"prompt_tokens": cached + more, "cached_tokens": cached, "completion_tokens": output}
-    return usage_payload(name, ended_ms=at, **tokens)
+    return usage_payload(name, started_ms=at, **tokens)
 
 
 def _connection(name: str, at: int, long: int, size: int, rtt: list[int]) -> bytes:

@@ -7,7 +7,7 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.budgets.account import Account, Hold, Settle
+from gateway.budgets.account import Account, Hold, Request, Seed, Settle
 from gateway.budgets.model import Tariff
 from seedance.protocol.errors import ErrorCode
 from tests.support.budget_world import BudgetWorld
@@ -54,6 +54,26 @@ def test_no_overshoot_and_no_early_refusal(seed: int, kills: bool) -> None:
             assert left < prompt + next_token, (stream, left)
 
 
+@settings(max_examples=200, deadline=None)
+@given(st.integers(0, 2**32))
+def test_a_store_that_loses_its_data_makes_no_new_money(seed: int) -> None:
+    """The ledger says what was spent: no more is overshot than what running streams held ahead, and the books are exact."""
+    world = _world(Random(seed))
+    world.ledger = True
+    for _ in range(world.random.randrange(1, 12)):
+        world.open(world.random.randrange(20), world.random.randrange(1, 200), lasting=True)
+    for _ in range(world.random.randrange(600)):
+        world.random.choice([world.make_token, world.deliver, world.deliver, world.tick])()
+        if world.random.random() < 0.01:
+            world.forget()
+        assert world.billed <= world.limit + world.slack
+    world.open(1, 1)  # somebody asks the books, whatever happened last
+    world.settle_all()
+    assert world.billed <= world.limit + world.slack
+    assert world.account.spent == world.billed
+    assert {s.cut for s in world.streams} <= {None, ErrorCode.QUOTA_EXCEEDED}
+
+
 @settings(max_examples=50, deadline=None)
 @given(st.integers(0, 2**32))
 def test_what_nobody_can_bill_comes_back(seed: int) -> None:
@@ -83,18 +103,19 @@ REQUESTS = st.one_of(
         returns=st.booleans(),
         lasting=st.booleans(),
     ),
-    st.builds(Settle, st.sampled_from("abc"), st.integers(0, 60)),
+    st.builds(Settle, st.sampled_from("abc"), st.integers(0, 60), st.integers(0, 9)),
+    st.builds(Seed, st.integers(0, 60)),
 )
 
 
 @given(st.lists(st.tuples(REQUESTS, st.integers(0, 200)), max_size=40))
-def test_the_books_never_hold_more_than_there_is(requests: list[tuple[Hold | Settle, int]]) -> None:
+def test_the_books_never_hold_more_than_there_is(requests: list[tuple[Request, int]]) -> None:
     """Whatever is asked: what is held for a stream covers what it used, and growing never passes the limit."""
     account, now_ms = Account(), 0
     for request, wait_ms in requests:
         now_ms += wait_ms
         before = account.spent + account.held
-        account.apply([request], 100, None, now_ms)
+        account.apply([request], 100, None, now_ms, 5)
         assert all(0 <= h.used <= h.held for h in account.holds.values())
-        if isinstance(request, Hold):
+        if isinstance(request, Hold) and not account.unseeded:
             assert account.spent + account.held <= max(100, before)

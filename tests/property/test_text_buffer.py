@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seedance.protocol.events import UpstreamTokens
+from seedance.protocol.frames import Token
 from seedance.protocol.receipt import TextDigest
-from seedance.protocol.text import Piece, TextBuffer, TextGapError
+from seedance.protocol.text import TextBuffer, TextGapError
 
 # What each token of an entry releases: nothing, ASCII, or several bytes.
 _TOKENS = st.lists(st.sampled_from(["", "", "a", "bc", "é", "😁", "longer than most"]), min_size=1)
@@ -38,7 +39,7 @@ def _after(buffer: TextBuffer, skip: int) -> tuple[object, ...]:
         fault = False
     except TextGapError:
         fault = True
-    pieces: list[Piece | None] = [buffer.take()]
+    pieces: list[Token | None] = [buffer.take()]
     buffer.check()
     return (
         fault,
@@ -74,5 +75,5 @@ def test_the_quick_way_counts_like_the_careful_one(
         assert seen == _after(careful, skip)
         if seen[0]:
             return
-        if not quick.pending:
+        if not quick.waiting:
             assert seen[-1] == text.hexdigest(), "a receipt is of the framed text"

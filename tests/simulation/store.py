@@ -22,7 +22,7 @@ from gateway.store.base import (
 from gateway.store.belief import StoreBelief
 from gateway.store.memory import MemoryStore
 from mesh.clock import Clock
-from mesh.store import COMMAND_TIMEOUT_S
+from mesh.store_link import COMMAND_TIMEOUT_S
 from tests.simulation.checkers import Watch
 from tests.simulation.loop import Host, HostClock, current_host
 from tests.simulation.network import Network
@@ -162,10 +162,10 @@ class StoreServer:
                 self._watch.store_took(write)
         return result
 
-    async def _claim(self, session: str, token_hash: str) -> StoredSession | bool:
+    async def _claim(self, session: str, token_hash: str, bars: bool) -> StoredSession | bool:
         """The session; else whether it was known, and is over."""
         known = session in self.memory._sessions
-        stored = await self.memory.claim(session, token_hash)
+        stored = await self.memory.claim(session, token_hash, bars=bars)
         if stored is None:
             return known
         self._watch.claimed(stored)
@@ -204,17 +204,21 @@ class RemoteStore:
         result: CommitResult = await self._ask("commit", writes)
         return result
 
-    async def claim(self, session: str, token_hash: str) -> StoredSession | None:
+    async def claim(
+        self, session: str, token_hash: str, *, bars: bool = False
+    ) -> StoredSession | None:
         """Become the owner; see the base."""
         await self._settled()
         stored: StoredSession | PermissionError | bool = await self._ask(
-            "claim", session, token_hash
+            "claim", session, token_hash, False
         )
-        if isinstance(stored, PermissionError):
-            raise stored
         if stored is False:
             await self.generation_mark()
             self._belief.check_lacking(session)
+            if bars:
+                stored = await self._ask("claim", session, token_hash, True)
+        if isinstance(stored, PermissionError):
+            raise stored
         return None if isinstance(stored, bool) else stored
 
     async def epoch_of(self, session: str) -> int | None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field
 from random import Random
 
-from gateway.budgets.account import Account, Hold, Settle
+from gateway.budgets.account import Account, Answers, Hold, Seed, Settle
 from gateway.budgets.model import Tariff
 from gateway.budgets.purse import (
     Answered,
@@ -45,12 +46,17 @@ class _Stream:
     funded: bool = False
     cut: ErrorCode | None = None
     ended: bool = False
+    ended_ms: int = 0
     lost: bool = False
 
 
 @dataclass
 class BudgetWorld:
-    """`step` does one thing at random; `settle_all` lets everything come to its end."""
+    """`step` does one thing at random; `settle_all` lets everything come to its end.
+
+    `ledger`: there is one to say what was before new books. `slack`: what running streams held in
+    books that were lost.
+    """
 
     random: Random
     limit: int
@@ -59,7 +65,10 @@ class BudgetWorld:
     account: Account = field(default_factory=Account)
     streams: list[_Stream] = field(default_factory=list)
     wire: list[tuple[_Stream, Purse, Hold | Settle]] = field(default_factory=list)
-    now: float = 0.0
+    now: float = 1.0
+    ledger: bool = False
+    slack: int = 0
+    born_ms: defaultdict[int, int] = field(default_factory=lambda: defaultdict(int))
 
     @property
     def billed(self) -> int:
@@ -68,7 +77,7 @@ class BudgetWorld:
 
     def cost(self, stream: _Stream) -> int:
         """What a stream cost until now."""
-        return self.tariff.cost(stream.prompt, 0, stream.framed)
+        return self.tariff.cost(Usage(stream.prompt, 0, stream.framed))
 
     # ------------------------------------------------------------ what happens
 
@@ -102,7 +111,15 @@ class BudgetWorld:
         stream = self.random.choice(self.wire)[0]
         at = next(i for i, (whose, _, _) in enumerate(self.wire) if whose is stream)
         _, purse, request = self.wire.pop(at)
-        answers = self.account.apply([request], self.limit, None, round(self.now * 1000))
+        answers = self._apply(request)
+        if answers.born_ms != self.born_ms[stream.gateway]:
+            self.born_ms[stream.gateway] = answers.born_ms
+            for other in self.streams:
+                if other.gateway == stream.gateway and not other.ended:
+                    other.purse.renew(ACCOUNT)
+                    self._do(other, Tick())
+        if answers.unseeded and self.random.random() < 0.5:
+            self._apply(Seed(self._ended_before(answers.born_ms)))
         lost = self.random.random() < lose
         if isinstance(request, Settle):
             if lost:
@@ -110,6 +127,24 @@ class BudgetWorld:
         elif stream.purse is purse:
             answer = None if lost else answers.holds[0]
             self._do(stream, Answered(ACCOUNT, answer))
+
+    def _apply(self, request: Hold | Settle | Seed) -> Answers:
+        now_ms = round(self.now * 1000)
+        return self.account.apply([request], self.limit, None, now_ms, now_ms if self.ledger else 0)
+
+    def _ended_before(self, moment_ms: int) -> int:
+        """What the ledger says."""
+        ended = [s for s in self.streams if s.ended and s.funded and s.ended_ms < moment_ms]
+        return sum(self.cost(s) for s in ended)
+
+    def forget(self) -> None:
+        """The store loses its data; nothing else happens in that millisecond."""
+        self.account = Account()
+        self.now += 0.002
+        for stream in self.streams:
+            if stream.funded and not stream.ended:
+                held = sum(pocket.held for pocket in stream.purse.pockets)
+                self.slack += max(held, self.cost(stream))
 
     def tick(self, seconds: float = STEP_S) -> None:
         """Time passes."""
@@ -151,7 +186,8 @@ class BudgetWorld:
     def _end(self, stream: _Stream) -> None:
         stream.ended = True
         usage = Usage(stream.prompt, 0, stream.framed) if stream.funded else None
-        for _, settle in stream.purse.settle(usage):
+        stream.ended_ms = round(self.now * 1000)
+        for _, settle in stream.purse.settle(usage, stream.ended_ms):
             self.wire.append((stream, stream.purse, settle))
 
     def _do(self, stream: _Stream, event: Begin | Want | Received | Answered | Tick) -> None:

@@ -29,12 +29,12 @@ class FlakyStore:
         """Every method of the store, unless it is away."""
         method = getattr(self.inner, name)
 
-        async def call(*args: Any) -> Any:
+        async def call(*args: Any, **more: Any) -> Any:
             if self.away:
                 raise StoreUnavailableError
             if name == "commit":
                 self.commits += 1
                 await self.held.wait()
-            return await method(*args)
+            return await method(*args, **more)
 
         return call

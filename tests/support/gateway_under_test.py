@@ -31,6 +31,7 @@ from gateway.upstream.base import Upstream
 from mesh.clock import Clock, SystemClock
 from mesh.telemetry.metrics import GatewayMetrics
 from mesh.telemetry.tracing import Tracing
+from tests.support.waiting import SURELY_S
 
 __all__ = ["GatewayUnderTest", "Wire", "make_deps", "running_gateway", "wire"]
 
@@ -131,7 +132,7 @@ class Wire:
 
     async def read(self) -> dict[str, Any]:
         """The next frame, within a bound."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(SURELY_S):
             frame = json.loads(await self.connection.recv())
         self.seen.append(frame)
         return frame
@@ -146,7 +147,7 @@ class Wire:
     async def closed(self) -> int:
         """Read to the end; the close code."""
         with suppress(ConnectionClosed):
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(SURELY_S):
                 while True:
                     self.seen.append(json.loads(await self.connection.recv()))
         return self.connection.close_code or 0

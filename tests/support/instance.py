@@ -19,7 +19,7 @@ from seedance.v2 import inference_pb2 as pb
 from seedance.v2 import inference_pb2_grpc
 from tests.support.engine_driver import script_request
 from tests.support.scripts import script
-from tests.support.waiting import wait_until
+from tests.support.waiting import SURELY_S, wait_until
 
 __all__ = ["SECRET", "Caller", "Received", "calling", "eventually", "running_instance"]
 
@@ -50,7 +50,7 @@ async def running_instance(
             stop.set()
 
 
-async def eventually(read: Callable[[], Awaitable[bool]], within_s: float = 5.0) -> None:
+async def eventually(read: Callable[[], Awaitable[bool]], within_s: float = SURELY_S) -> None:
     """Wait until an asked question is answered with yes; fails when it is not in time."""
     async with asyncio.timeout(within_s):
         while not await read():  # noqa: ASYNC110 - the answer is on the other side of a call

@@ -17,12 +17,9 @@ from seedance.v2 import router_pb2_grpc
 @contextlib.asynccontextmanager
 async def running_router(port: int = 0, **settings: object) -> AsyncIterator[str]:
     """A router's `host:port`; it stops when the block is left."""
-    service = RouterService(
-        RouterSettings(**settings),  # type: ignore[arg-type]
-        SystemClock(),
-        Tracing("router", "test"),
-    )
-    rpc = RpcServer(["seedance.v2.Router"])
+    told = RouterSettings(**settings)  # type: ignore[arg-type]
+    service = RouterService(told, SystemClock(), Tracing("router", "test"))
+    rpc = RpcServer(["seedance.v2.Router"], secret=told.mesh_secret.get_secret_value())
     router_pb2_grpc.add_RouterServicer_to_server(service, rpc.server)  # type: ignore[no-untyped-call]
     bound = await rpc.start(f"127.0.0.1:{port}")
     async with asyncio.TaskGroup() as tasks:

@@ -11,6 +11,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from mesh.clock import SystemClock
+from mesh.store import partitions_of
 from mesh.telemetry.metrics import MeteringMetrics
 from mesh.telemetry.tracing import Tracing
 from metering.conservation import Conservation
@@ -26,7 +27,7 @@ __all__ = ["RunningMetering", "running_metering"]
 class RunningMetering:
     """A metering process's parts."""
 
-    def __init__(self, redis_url: str, folder: Path) -> None:
+    def __init__(self, redis_url: str, folder: Path, partitions: int) -> None:
         self.spans = InMemorySpanExporter()
         self.metrics = MeteringMetrics()
         self.store = SqlStore(f"sqlite:///{folder}/ledger.db")
@@ -38,6 +39,7 @@ class RunningMetering:
             redis_url,
             "test",
             self.ledger,
+            partitions=partitions_of(redis_url, partitions),
             clock=SystemClock(),
             tracing=Tracing("metering", "test", processor=SimpleSpanProcessor(self.spans)),
             metrics=self.metrics,
@@ -56,9 +58,11 @@ class RunningMetering:
 
 
 @contextlib.asynccontextmanager
-async def running_metering(redis_url: str, folder: Path) -> AsyncIterator[RunningMetering]:
+async def running_metering(
+    redis_url: str, folder: Path, partitions: int = 0
+) -> AsyncIterator[RunningMetering]:
     """Metering for the time of the block, with its ledger in `folder`."""
-    metering = RunningMetering(redis_url, folder)
+    metering = RunningMetering(redis_url, folder, partitions)
     stop = asyncio.Event()
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(metering.consumer.run(stop))

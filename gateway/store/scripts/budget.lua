@@ -1,24 +1,28 @@
 -- One budget's books in one period: `gateway/budgets/account.py` says what they mean and does the same in Python.
 --
--- KEYS[1]  the account's hash: spent, held, used (sums), dry (ms), told, and for each running stream
---          h:NAME "held used lasting", for each one settled lately s:NAME cost
+-- KEYS[1]  the account's hash: spent, held, used (sums), dry (ms), told, born (ms), seed, and for each running
+--          stream h:NAME "held used lasting", for each one settled lately s:NAME cost
 --            KEYS[1]:until   when a hold expires, by name; its size is the number of holds
 --            KEYS[1]:settled when a settling may be forgotten, by name
--- ARGV     limit (-1: none), soft (-1: none), ttl_ms (0: for ever), settled_ms, dry_ms, then requests:
---          hold, name, want, least, used, step, ttl_ms, returns, lasting  |  settle, name, cost
--- Returns  crossed, then for each hold: held, verdict, dry. Numbers stay below 2^53.
+-- ARGV     limit (-1: none), soft (-1: none), ttl_ms (0: for ever), settled_ms, dry_ms, born_ms, then requests:
+--          hold, name, want, least, used, step, ttl_ms, returns, lasting  |  settle, name, cost, ended_ms
+--          |  seed, cost
+-- Returns  crossed, born, unseeded, then for each hold: held, verdict, dry. Numbers stay below 2^53.
 
 local base = KEYS[1]
 local until_key, settled_key = base .. ':until', base .. ':settled'
 local limit, soft, ttl_ms = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local settled_ms, dry_ms = tonumber(ARGV[4]), tonumber(ARGV[5])
-local at = 6
+local at = 7
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local sums = redis.call('HMGET', base, 'spent', 'held', 'used', 'dry', 'told')
+local sums = redis.call('HMGET', base, 'spent', 'held', 'used', 'dry', 'told', 'born', 'seed')
 local spent, held, used = tonumber(sums[1] or 0), tonumber(sums[2] or 0), tonumber(sums[3] or 0)
 local dry_until, told = tonumber(sums[4] or 0), sums[5]
 local count = redis.call('ZCARD', until_key)
+-- Books of an earlier release know what they have spent.
+local born = tonumber(sums[6] or (sums[1] and 0) or ARGV[6])
+local seed = tonumber(sums[7])
 
 local function whole(number)
   return string.format('%.0f', number)
@@ -64,20 +68,29 @@ local function expire()
   end
 end
 
-local function settle(name, cost)
+local function settle(name, cost, ended)
   local hold = read_hold(name)
   if hold then
     drop_hold(name, hold)
+  end
+  if ended < born then
+    return
   end
   spent = spent + cost - forget_settled(name)
   redis.call('HSET', base, 's:' .. name, whole(cost))
   redis.call('ZADD', settled_key, now + settled_ms, name)
 end
 
-local function grow(own, want, least, step)
+local function grow(own, want, least, use, step)
   if limit < 0 then
     own.held = want
     return 0
+  end
+  if born > 0 and not seed then
+    own.held = math.max(own.held, use)
+    used = used + own.held - own.used
+    own.used = own.held
+    return 3
   end
   local lowest = math.max(least, own.held)
   local spare = limit - spent - held - (lowest - own.held)
@@ -105,7 +118,7 @@ local function hold(name, want, least, use, step, hold_ms, returns, lasting)
   used = used + own.used - had_used
   local verdict = 0
   if want > own.held then
-    verdict = grow(own, want, least, step)
+    verdict = grow(own, want, least, use, step)
   elseif returns == '1' then
     own.held = math.max(want, own.used)
   end
@@ -115,11 +128,17 @@ local function hold(name, want, least, use, step, hold_ms, returns, lasting)
 end
 
 expire()
-local reply = { 0 }
+local reply = { 0, born, 0 }
 while at <= #ARGV do
-  if next_arg() == 'settle' then
+  local request = next_arg()
+  if request == 'settle' then
     local name = next_arg()
-    settle(name, tonumber(next_arg()))
+    local cost, ended = tonumber(next_arg()), tonumber(next_arg())
+    settle(name, cost, ended)
+  elseif request == 'seed' then
+    local known = seed or 0
+    seed = math.max(known, tonumber(next_arg()))
+    spent = spent + seed - known
   else
     local name, want, least = next_arg(), tonumber(next_arg()), tonumber(next_arg())
     local use, step, hold_ms = tonumber(next_arg()), tonumber(next_arg()), tonumber(next_arg())
@@ -134,7 +153,13 @@ if soft >= 0 and not told and spent + used >= soft then
   reply[1] = 1
   redis.call('HSET', base, 'told', 1)
 end
-redis.call('HSET', base, 'spent', whole(spent), 'held', whole(held), 'used', whole(used), 'dry', whole(dry_until))
+if born > 0 and not seed then
+  reply[3] = 1
+end
+redis.call('HSET', base, 'spent', whole(spent), 'held', whole(held), 'used', whole(used), 'dry', whole(dry_until), 'born', whole(born))
+if seed then
+  redis.call('HSET', base, 'seed', whole(seed))
+end
 if ttl_ms > 0 then
   for _, key in ipairs({ base, until_key, settled_key }) do
     redis.call('PEXPIRE', key, ttl_ms)

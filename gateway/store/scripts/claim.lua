@@ -1,8 +1,9 @@
 -- Makes the caller a session's owner: raises the epoch by one and returns all there is.
 --
 -- KEYS[1]  the session's hash (see commit.lua)
--- ARGV     mode: resume (a client came back) or sweep (its deadline has passed), the token's hash
---          (resume), keep_ms, deadline_ms
+-- ARGV     mode: resume (a client came back), bar (the same; and what is unknown is not to come any
+--          more) or sweep (its deadline has passed), the token's hash (not to sweep), keep_ms,
+--          deadline_ms
 -- Returns  {'unknown'}; {'gone'}: it is over; {'denied'}: another token's hash; {'later', ms}: the deadline has not passed;
 --          or {'claimed', epoch, the hash's fields and values, log, {id, packed token ids, ...}}
 
@@ -17,9 +18,13 @@ if stored[2] then
 end
 -- Without a deadline its first write never came to its end: there is nothing to go on with yet.
 if not stored[5] then
+  if mode == 'bar' then
+    redis.call('SADD', base .. ':barred', token_hash)
+    redis.call('PEXPIRE', base .. ':barred', keep_ms)
+  end
   return {'unknown'}
 end
-if mode == 'resume' then
+if mode ~= 'sweep' then
   -- A swept session is being billed: to bring it back now would bill what follows to nobody.
   if stored[3] then
     return {'gone'}
@@ -44,7 +49,7 @@ for at = 1, #fields, 2 do
 end
 
 local epoch = redis.call('HINCRBY', base, 'epoch', 1)
-if mode == 'resume' then
+if mode ~= 'sweep' then
   redis.call('HSET', base, 'deadline', now_ms + deadline_ms)
 else
   redis.call('HSET', base, 'swept', 1)

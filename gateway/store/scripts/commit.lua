@@ -7,6 +7,8 @@
 --            KEYS[n]:log       list of "SEQ:FRAME", oldest first
 --            KEYS[n]:t:ID      a live stream's token ids, 4 bytes each, little-endian
 --            KEYS[n]:ends      ids of ended streams, oldest first
+--            KEYS[n]:barred    hashes of the tokens whose clients were told that it is gone, before
+--                              anything of it was written
 -- ARGV     keep_ms, renew_ms, ends_max, usage_max; then for each session
 --            "MODE EPOCH DEADLINE_MS ACKED ARGUMENTS BILLS ENTRIES STREAMS": the mode is `write`,
 --            `rewrite` or `close`, the last four are counts, the first of them of all that follows
@@ -163,6 +165,12 @@ local function write_session(head)
   end
   if mode == 'write' and not stored[1] and created == '' then
     return 2
+  end
+  if not stored[1] and created ~= '' then
+    local token_hash = cjson.decode(created)['token_hash']
+    if redis.call('SISMEMBER', base .. ':barred', token_hash) == 1 then
+      return 1
+    end
   end
   write_bills(bills)
   if mode ~= 'write' then

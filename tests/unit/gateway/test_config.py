@@ -28,6 +28,8 @@ def test_defaults_are_the_contracts() -> None:
         {"anonymous_tenant": "local", "host": "0.0.0.0"},
         {"gateways": "http://a"},
         {"workers": 2},
+        {"redis": "http://a"},
+        {"store_partitions": 1, "redis": "redis+cluster://a"},
         {"tls_cert": "a.pem"},
         {"trusted_proxies": "127.0.0.1, everybody"},
         {"mtls_ca": "a.pem"},

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from launcher.environment import mesh_environment, part_of, unknown_to_all
+from pathlib import Path
+
+from launcher.environment import (
+    keep_mesh_secret,
+    mesh_environment,
+    mesh_secret,
+    part_of,
+    unknown_to_all,
+)
 
 
 def test_each_service_gets_only_what_it_knows() -> None:
@@ -33,3 +41,15 @@ def test_a_variable_that_nobody_knows_is_found() -> None:
     """A typing error is named; variables of any service are not."""
     environ = {"SEEDANCE_TYPO": "1", "SEEDANCE_KEYS": "", "SEEDANCE_ENGINE": "script", "HOME": "/"}
     assert unknown_to_all(environ) == ["SEEDANCE_TYPO"]
+
+
+def test_commands_find_the_secret_of_the_mesh(tmp_path: Path) -> None:
+    """It lies where only its owner reads it, the newest one; the shell's own comes first."""
+    assert not mesh_secret({}, tmp_path)
+    for _ in range(2):
+        environ = mesh_environment({})
+        keep_mesh_secret(environ, tmp_path)
+        assert mesh_secret({}, tmp_path) == environ["SEEDANCE_MESH_SECRET"]
+    (kept,) = tmp_path.iterdir()
+    assert kept.stat().st_mode & 0o777 == 0o600
+    assert mesh_secret({"SEEDANCE_MESH_SECRET": "s"}, tmp_path) == "s"

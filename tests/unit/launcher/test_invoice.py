@@ -26,7 +26,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / ".seedance").mkdir()
     (tmp_path / "plans.yaml").write_bytes(plan_text())
     store = SqlStore(f"sqlite:///{tmp_path}/.seedance/ledger.db")
-    store.write([parse_event(usage_payload(ended_ms=OCTOBER_MS, completion_tokens=1_000_000))], ())
+    store.write(
+        [parse_event(usage_payload(started_ms=OCTOBER_MS, completion_tokens=1_000_000))], ()
+    )
     store.close()
     return tmp_path
 

@@ -71,10 +71,10 @@ async def test_sums_by_tenant_model_and_time(ledger: Ledger) -> None:
     """A tenant sees its own sums, per model, over ends in [from, until)."""
     await ledger.record(
         [
-            usage_payload("1", ended_ms=100),
-            usage_payload("2", ended_ms=200),
-            usage_payload("3", ended_ms=200, model="big", completion_tokens=50),
-            usage_payload("4", ended_ms=200, tenant="globex"),
+            usage_payload("1", started_ms=100),
+            usage_payload("2", started_ms=200),
+            usage_payload("3", started_ms=200, model="big", completion_tokens=50),
+            usage_payload("4", started_ms=200, tenant="globex"),
         ]
     )
     assert await ledger.usage("acme") == [
@@ -134,12 +134,31 @@ async def test_resends_with_one_idempotency_id_count_once(ledger: Ledger) -> Non
     assert (await ledger.record([request_payload("r1")])).duplicates == 1
 
 
+async def test_sums_of_one_key_and_of_what_had_ended(ledger: Ledger) -> None:
+    """What a budget is told it has spent: the generations of its key that began in its period and ended before a moment."""
+    await ledger.record(
+        [
+            usage_payload("1", key="web", started_ms=1_000, ended_ms=4_000),
+            usage_payload("2", key="web", started_ms=2_000, ended_ms=9_000),
+            usage_payload("3", key="job", started_ms=3_000, ended_ms=3_500),
+            usage_payload("4", key="web", started_ms=900, ended_ms=4_000),
+        ]
+    )
+    [web] = await ledger.usage("acme", 1_000, None, "web", 5_000)
+    assert web.requests == 1
+    [every] = await ledger.usage("acme", 1_000, None, "", 5_000)
+    assert every.requests == 2
+    assert await ledger.usage("acme", 1_000, None, "nobody") == []
+
+
 async def test_minutes_follow_late_events_and_can_be_rebuilt(url: str) -> None:
-    """An event adds to the minute in which it ended, whenever it comes; a rebuild says the same."""
+    """An event adds to the minute in which it began, whenever it comes; a rebuild says the same."""
     store = SqlStore(url)
     ledger = Ledger(store, SystemClock())
-    await ledger.record([usage_payload("1", ended_ms=120_000), usage_payload("2", ended_ms=59_999)])
-    await ledger.record([usage_payload("3", ended_ms=179_999), usage_payload("2")])
+    await ledger.record(
+        [usage_payload("1", started_ms=120_000), usage_payload("2", started_ms=59_999)]
+    )
+    await ledger.record([usage_payload("3", started_ms=179_999), usage_payload("2")])
     told = [MinuteSum("smol", 1, 7, 2, 5, 0), MinuteSum("smol", 2, 14, 4, 10, 120_000)]
     assert await ledger.minutes("acme", 0, 180_000) == told
     assert await ledger.minutes("acme", 0, 120_000) == told[:1]
@@ -171,7 +190,10 @@ async def test_ledger_of_the_first_days_is_taken_over(url: str) -> None:
     ledger.close()
     admin = create_engine(url)
     with admin.begin() as connection:
-        connection.execute(text("ALTER TABLE usage DROP COLUMN position"))
+        connection.execute(text("DROP INDEX usage_by_tenant_and_start"))
+        connection.execute(text("CREATE INDEX usage_by_tenant_and_end ON usage (tenant, ended_ms)"))
+        for column in ("position", '"key"'):
+            connection.execute(text(f"ALTER TABLE usage DROP COLUMN {column}"))
         for table in ("journal", "minutes", "connections", "requests", "attempts"):
             connection.execute(text(f"DROP TABLE {table}"))
     admin.dispose()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from seedance.protocol.flush import CHUNK_TOKENS_MAX, CHUNK_TOKENS_MIN, FlushHints
-from seedance.protocol.text import Piece
+from seedance.protocol.frames import Token
 
 
 def hints(*pieces: tuple[str, int]) -> list[int | None]:
     flush, offset, found = FlushHints(), 0, []
     for text, tokens in pieces:
-        found.append(flush.after(Piece(offset, text, tokens, 0)))
+        found.append(flush.after(Token("a", offset, text, 0, tokens)))
         offset += len(text.encode())
     return found
 

@@ -30,7 +30,7 @@ def test_deltas_that_wait_are_merged() -> None:
     fill(buffer, b"a", b"b", b"c")
     piece = buffer.take()
     assert piece is not None
-    assert (piece.offset, piece.text, piece.tokens) == (0, "abc", 3)
+    assert (piece.offset, piece.delta, piece.tokens) == (0, "abc", 3)
     assert buffer.take() is None
 
 
@@ -66,9 +66,9 @@ def test_long_text_is_cut_between_code_points_within_4_kib() -> None:
         fill(buffer, whole.encode())
         text = ""
         while (piece := buffer.take()) is not None:
-            assert len(json.dumps(piece.text, ensure_ascii=False).encode()) <= DELTA_BYTES_MAX + 2
+            assert len(json.dumps(piece.delta, ensure_ascii=False).encode()) <= DELTA_BYTES_MAX + 2
             assert piece.offset == len(text.encode())
-            text += piece.text
+            text += piece.delta
         assert text == whole
         assert buffer.framed_tokens == 1
 
@@ -92,7 +92,7 @@ def test_what_was_heard_before_is_not_taken_twice() -> None:
     assert list(buffer.token_ids) == [0, 1, 2]
     piece = buffer.take()
     assert piece is not None
-    assert (piece.text, piece.tokens) == ("abcdef", 3)
+    assert (piece.delta, piece.tokens) == ("abcdef", 3)
 
 
 @pytest.mark.parametrize(("index", "offset"), [(1, 0), (0, 1)])
@@ -112,7 +112,7 @@ def test_a_restored_stream_goes_on_at_the_clients_offset() -> None:
     assert buffer.framed_tokens == 3
     piece = buffer.take()
     assert piece is not None
-    assert (piece.offset, piece.text, piece.tokens) == (5, "fg", 1)
+    assert (piece.offset, piece.delta, piece.tokens) == (5, "fg", 1)
 
 
 def test_an_offset_inside_a_character_is_refused() -> None:

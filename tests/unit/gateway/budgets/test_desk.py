@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.budgets.account import Answers, Hold, Settle
+from gateway.budgets.account import Answers, Request, Settle
 from gateway.budgets.desk import BudgetDesk, Spending
 from gateway.budgets.model import read_budgets
 from gateway.budgets.prices import PlanPrices
@@ -48,10 +48,12 @@ class _Away(MemoryBudgets):
 
     away = False
 
-    async def apply(self, account: AccountName, requests: Sequence[Hold | Settle]) -> Answers:
+    async def apply(
+        self, account: AccountName, requests: Sequence[Request], born_ms: int = 0
+    ) -> Answers:
         if self.away:
             raise StoreUnavailableError
-        return await super().apply(account, requests)
+        return await super().apply(account, requests, born_ms)
 
 
 @asynccontextmanager
@@ -185,12 +187,14 @@ async def test_a_gateway_that_ends_settles_what_was_on_its_way() -> None:
     began = asyncio.Event()
 
     class _Slow(MemoryBudgets):
-        async def apply(self, account: AccountName, requests: Sequence[Hold | Settle]) -> Answers:
+        async def apply(
+            self, account: AccountName, requests: Sequence[Request], born_ms: int = 0
+        ) -> Answers:
             settles = any(isinstance(request, Settle) for request in requests)
             if settles and not began.is_set():
                 began.set()
                 await asyncio.Event().wait()
-            return await super().apply(account, requests)
+            return await super().apply(account, requests, born_ms)
 
     store = _Slow(SystemClock())
     async with _desk(store) as desk:

@@ -7,7 +7,16 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from gateway.budgets.model import Budget, Period, Tariff, Unit, period_name, read_budgets
+from gateway.budgets.model import (
+    Budget,
+    Period,
+    Tariff,
+    Unit,
+    period_bounds_ms,
+    period_name,
+    read_budgets,
+)
+from seedance.protocol.frames import Usage
 
 
 def test_budgets_are_read() -> None:
@@ -60,5 +69,20 @@ def test_a_hold_covers_the_cost() -> None:
     """Whatever of a prompt turns out to be cached, it was held for."""
     for tariff in (Tariff(), Tariff(10, 2, 3), Tariff(2, 10, 3)):
         for cached in (0, 4, 7):
-            assert tariff.cost(7, cached, 0) <= tariff.held_for(7)
-    assert Tariff(10, 2, 3).cost(7, 4, 5) == 30 + 8 + 15
+            assert tariff.cost(Usage(7, cached, 0)) <= tariff.held_for(7)
+    assert Tariff(10, 2, 3).cost(Usage(7, 4, 5)) == 30 + 8 + 15
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Shanghai", "America/Sao_Paulo", "Africa/Cairo"])
+@pytest.mark.parametrize("period", [Period.DAY, Period.MONTH])
+def test_a_period_is_between_its_bounds(period: Period, zone: str) -> None:
+    """Every moment lies in the period that is named after it, also where a change of clocks skips midnight."""
+    for moment in (datetime(2018, 11, 4, 15, tzinfo=UTC), datetime(2026, 12, 31, 22, tzinfo=UTC)):
+        name = period_name(period, ZoneInfo(zone), int(moment.timestamp()) * 1000)
+        from_ms, until_ms = period_bounds_ms(period, name, ZoneInfo(zone))
+        named = [
+            period_name(period, ZoneInfo(zone), ms)
+            for ms in (from_ms - 1, from_ms, until_ms - 1, until_ms)
+        ]
+        assert named[0] < named[1] == name == named[2] < named[3]
+    assert period_bounds_ms(Period.EVER, "ever", ZoneInfo(zone)) == (0, 0)

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
+import pytest
 
 from gateway.budgets.model import MONEY_ATOMS, Tariff
 from gateway.budgets.prices import PlanPrices, TenantPlan
@@ -95,3 +96,32 @@ async def test_no_plans_is_an_answer() -> None:
         await wait_until(lambda: prices.of("acme") == TenantPlan({}))
         running.cancel()
     assert PlanPrices(None).of("anybody") == TenantPlan({})
+
+
+async def test_a_plan_that_metering_loses_holds_on(caplog: pytest.LogCaptureFixture) -> None:
+    """Metering that was started again without its plan file makes nothing free; the log says so once."""
+    found = {"data": [msgspec.Raw(msgspec.json.encode(PLAN.document))]}
+    answers: list[dict[str, Any]] = [found, {"data": []}, {"data": []}, found]
+
+    async def ask(_tenant: str) -> dict[str, Any]:
+        return answers.pop(0)
+
+    prices = PlanPrices(ask)
+    while answers:
+        await prices._hear("acme")
+        assert prices._plans["acme"] == PLAN
+    assert [record.message for record in caplog.records] == [
+        "metering has no plan for tenant acme any more: the last one holds"
+    ]
+
+
+def test_versions_divide_a_period() -> None:
+    """Each span has one price; days without a version are in none."""
+    november, december, january = (
+        int(datetime(*day, 16, tzinfo=UTC).timestamp()) * 1000
+        for day in ((2026, 10, 31), (2026, 11, 30), (2026, 12, 31))
+    )
+    assert PLAN.spans(november, january) == [(november, december), (december, january)]
+    assert PLAN.spans(december, january) == [(december, january)]
+    assert PLAN.spans(0, 0)[-1] == (december, 0)
+    assert TenantPlan({}).spans(november, january) == []

@@ -15,6 +15,7 @@ from gateway.budgets.purse import (
     Credit,
     Cut,
     Effect,
+    Ended,
     Funded,
     Purse,
     PurseState,
@@ -49,7 +50,7 @@ def test_nothing_is_computed_before_it_is_paid_for() -> None:
     assert (ask.hold.least, ask.hold.want, ask.hold.used) == (
         PROMPT + 1,
         PROMPT + AHEAD_TOKENS,
-        PROMPT,
+        0,
     )
     assert purse.step(_granted(PROMPT + 20), 0.0) == [Funded(), Credit(20)]
     assert not [e for e in purse.step(Want(40), 0.0) if isinstance(e, Credit)]
@@ -127,7 +128,7 @@ def test_the_poorest_account_decides() -> None:
     purse.step(Received(3), 0.1)
     cut = purse.step(Answered("key", Answer(PROMPT + 3, Verdict.EMPTY)), 0.2)
     assert cut == [Cut(ErrorCode.QUOTA_EXCEEDED)]
-    assert [s.cost for _, s in purse.settle(Usage(PROMPT, 0, 3))] == [13, 13]
+    assert [s.cost for _, s in purse.settle(Usage(PROMPT, 0, 3), 1)] == [13, 13]
 
 
 def test_what_others_wait_for_goes_back() -> None:
@@ -153,4 +154,18 @@ def test_prices_that_come_after_the_end_are_those_of_the_settling() -> None:
     assert purse.step(Tick(), 0.0) == []
     assert purse.step(Tick(), UNFUNDED_WAIT_MAX_S) == [Cut(ErrorCode.UNAVAILABLE)]
     assert purse.step(Begin(PROMPT, [("a", Tariff())]), 60.0) == []
-    assert purse.settle(Usage(PROMPT, 0, 3)) == [("a", Settle("s", PROMPT + 3))]
+    assert purse.settle(Usage(PROMPT, 0, 3), 1) == [("a", Settle("s", PROMPT + 3, 1))]
+
+
+def test_what_an_ended_stream_held_ahead_is_for_others() -> None:
+    """It keeps what it used until it is settled, though an answer that was on its way had more."""
+    purse, _ = _begun()
+    purse.step(_granted(PROMPT + 20), 0.0)
+    assert _asks(purse.step(Received(12), 0.1))
+    assert not _asks(purse.step(Ended(), 0.2))
+    (ask,) = _asks(purse.step(_granted(PROMPT + 60), 0.3))
+    assert ask.hold.returns
+    assert ask.hold.want == ask.hold.used == PROMPT + 12
+    assert not purse.step(_granted(PROMPT + 12), 0.4)
+    assert _asks(purse.step(Tick(), 0.3 + RENEW_S)), "it keeps showing that it is there"
+    assert [s.cost for _, s in purse.settle(Usage(PROMPT, 0, 12), 1)] == [PROMPT + 12]

@@ -153,3 +153,15 @@ def test_gateways_that_start_together_on_one_folder(tmp_path: Path) -> None:
     assert list(looking) == []
     first.close()
     second.close()
+
+
+def test_what_was_never_named_is_cleared_away(tmp_path: Path) -> None:
+    """A gateway that was killed while it began a segment leaves an empty file; one that is beginning is let alone."""
+    for name, age_s in (("old", 3600), ("new", 1)):
+        path = tmp_path / f"usage-{name}-0.new"
+        path.touch()
+        at = path.stat().st_mtime - age_s
+        os.utime(path, (at, at))
+    spool = Spool(tmp_path, "one")
+    assert sorted(p.name for p in tmp_path.glob("*.new")) == ["usage-new-0.new"]
+    spool.close()

@@ -51,7 +51,7 @@ class Scene:
 async def _read(_: int, generation: Generation) -> tuple[str, End]:
     text = ""
     while not isinstance(piece := await generation.next(), End):
-        text += piece.text
+        text += piece.delta
     return text, piece
 
 
@@ -123,7 +123,7 @@ async def test_an_instance_that_dies_takes_no_choice_with_it() -> None:
         if index == 1:
             scene.cluster.kill(accepted.instance)
         text, end = await _read(index, generation)
-        return first.text + text, end
+        return first.delta + text, end
 
     answers = await choices.each(read)
     await choices.close()

@@ -47,7 +47,7 @@ async def read(generation: Generation, on_piece: Any = None) -> tuple[str, End]:
         piece = await generation.next()
         if isinstance(piece, End):
             return text, piece
-        text += piece.text
+        text += piece.delta
         if on_piece is not None:
             on_piece()
 
@@ -87,7 +87,7 @@ async def test_whole_is_the_same_text() -> None:
     piece, end = await generation.whole()
     await generation.close()
     assert piece is not None
-    assert piece.text.encode() == b"".join(WORDS)
+    assert piece.delta.encode() == b"".join(WORDS)
     assert end.usage.completion_tokens == scene.bills()[0]["completion_tokens"] == 20
     assert scene.upstream.opened[0].credit is None
 
@@ -123,7 +123,7 @@ async def test_unread_text_is_merged() -> None:
     await wait_until(lambda: scene.cluster.computed == len(WORDS))
     piece = await generation.next()
     assert not isinstance(piece, End)
-    assert piece.text.encode() == b"".join(WORDS)
+    assert piece.delta.encode() == b"".join(WORDS)
     assert isinstance(await generation.next(), End)
     await generation.close()
 
@@ -169,7 +169,7 @@ async def test_broken_call_to_the_only_instance() -> None:
     scene.cluster.cut("i-0")
     text, _ = await read(generation)
     await generation.close()
-    assert (first.text + text).encode() == b"".join(WORDS)
+    assert (first.delta + text).encode() == b"".join(WORDS)
     assert len(scene.upstream.opened) == 2
 
 
@@ -279,7 +279,7 @@ async def test_instance_that_leaves_text_out() -> None:
         held.made += 1
     text, _ = await read(generation)
     await generation.close()
-    assert (first.text + text).encode() == b"".join(WORDS)
+    assert (first.delta + text).encode() == b"".join(WORDS)
     assert len(scene.upstream.opened) == 2
 
 

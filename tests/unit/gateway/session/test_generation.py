@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from gateway.session.generation import RECOVERIES_AT_ONCE, RECOVERY_WAIT_S
 from seedance.protocol.errors import ErrorCode, SeedanceError
 from tests.support.session_world import WindowedClient, World
 from tests.support.told_usage import stream_bills
@@ -98,3 +99,25 @@ async def test_refused_openings_are_tried_again_within_the_budget() -> None:
     assert client.ends["s"]["code"] == "unavailable"
     assert client.ends["s"]["retryable"]
     assert len(world.gateways[0].upstream.opened) == 1
+
+
+async def test_what_was_cancelled_between_two_tries_is_not_tried_again() -> None:
+    """Else an instance would take, and hold, what nobody will cancel any more."""
+    world = World(lambda _: [b"x"] * 60)
+    client = WindowedClient()
+    client.connect(world.gateways[0])
+    client.read()
+    for instance in world.cluster.instances.values():
+        instance.refuses = DRAINING
+    await client.generate("s")
+    upstream = world.gateways[0].upstream
+    while len(upstream.opened) <= RECOVERIES_AT_ONCE:
+        await world.step(1)
+        await asyncio.sleep(0)
+    await world.step(1)  # the last one, too, is refused
+    await client.send(type="cancel", id="s")
+    tried = len(upstream.opened)
+    await asyncio.sleep(2 * RECOVERY_WAIT_S)
+    await world.step(3)
+    world.close()
+    assert len(upstream.opened) == tried

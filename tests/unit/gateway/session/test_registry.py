@@ -35,6 +35,35 @@ async def test_a_newer_owner_fences_the_older(world: World) -> None:
     assert [bill["completion_tokens"] for bill in bills(world)] == [20]
 
 
+async def test_a_session_that_was_said_to_be_gone_is_gone(world: World) -> None:
+    """Its first commit comes after another gateway's 4410: the client asks anew, so it runs for nobody (§4.8)."""
+    client = WindowedClient()
+    client.connect(world.gateways[0])
+    client.read()
+    await client.generate("s")
+    client.cut()
+    await client.resume(world.gateways[1])
+    assert client.socket.close_code == 4410
+    await world.commit()
+    await world.step(3)
+    await world.commit()
+    assert len(world.gateways[0].registry) == 0
+    assert bills(world) == []
+
+
+async def test_a_session_that_is_not_written_yet_is_resumed_where_it_is(world: World) -> None:
+    """To its own gateway it is no unknown one, and its first commit comes as ever."""
+    client = WindowedClient()
+    client.connect(world.gateways[0])
+    client.read()
+    await client.generate("s")
+    client.cut()
+    await client.resume(world.gateways[0])
+    await finish(world, client)
+    assert client.texts["s"] == TEXT
+    assert [bill["completion_tokens"] for bill in bills(world)] == [20]
+
+
 async def test_two_resumes_at_once(world: World) -> None:
     """The later one takes over, the text comes once to whoever holds it (CASES 50)."""
     client = await asked(world, steps=3)

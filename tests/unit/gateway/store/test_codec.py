@@ -14,7 +14,7 @@ from gateway.store.base import (
     StreamWrite,
     UsageEvent,
 )
-from gateway.store.codec import commit_arguments, pack_ids, read_claimed, session_key, unpack_ids
+from gateway.store.codec import commit_arguments, pack_ids, read_claimed, unpack_ids
 
 
 @given(st.lists(st.integers(0, 2**32 - 1)))
@@ -77,8 +77,3 @@ def test_a_lone_surrogate_in_an_id_survives() -> None:
     fields += [b"o:" + raw, b"{}", b"f:" + raw, b"0 0"]
     claimed = read_claimed("s", 2, fields, [], [raw, b""])
     assert list(claimed.streams) == ["\ud83d"]
-
-
-def test_keys_carry_a_hash_tag() -> None:
-    """All keys of a session have one hash tag."""
-    assert session_key("abc") == "seedance:{abc}"

@@ -104,6 +104,26 @@ async def test_without_limits_it_is_the_upstream_itself() -> None:
     assert gateway.fair.pressure() is PressureLevel.NONE
 
 
+async def test_a_limit_that_comes_later_paces_who_runs_already() -> None:
+    """The tenants file is read again: what a stream was given it has, what it asks for from now on is paced."""
+    gateway = Gateway(Tenant("acme"))
+    ear, handle = gateway.open(credit=1)
+    gateway.steps()
+    gateway.fair.tenants.of("acme").become(LIMITED, gateway.clock.monotonic())
+    handle.add_credit(10)
+    gateway.steps()
+    assert ear.tokens == 3
+    gateway.clock.advance(0.5)
+    allowance = gateway.fair.tenants.of("acme")
+    gateway.fair._pacing[allowance].cancel()
+    gateway.fair._pace_on(allowance)  # as the timer does
+    gateway.steps()
+    assert ear.tokens == 4
+    handle.cancel()
+    gateway.steps()
+    assert ear.heard[-1] == "cancelled"
+
+
 async def test_who_waits_keeps_the_credit_that_it_was_given() -> None:
     """A stream in the queue looks like one whose instance has not answered yet."""
     gateway = Gateway(places=1)

@@ -92,15 +92,34 @@ def test_a_message_has_a_bounded_size() -> None:
 
 
 def test_credit_never_overtakes_its_open() -> None:
-    """While opens still wait, credit waits too."""
+    """While an open still waits, its credit waits too."""
     streams = _streams()
     handles = [
         streams.open(_open("x" * (REQUEST_BYTES_MAX - 1000)), RecordingListener()) for _ in range(2)
     ]
     for handle in handles:
         handle.add_credit(1)
+    assert _kinds(_sent(streams)) == ["open", "credit"]
+    assert _kinds(_sent(streams)) == ["open", "credit"]
+    assert streams.take_request() is None
+
+
+def test_nothing_waits_behind_the_large_opens_of_others() -> None:
+    """CASES 26: a cancellation, a release and credit are in the next message, whatever else waits."""
+    streams = _streams()
+    running, ended, waiting = (streams.open(_open(), RecordingListener()) for _ in range(3))
+    _sent(streams)
+    large = [
+        streams.open(_open("x" * (REQUEST_BYTES_MAX - 1000)), RecordingListener()) for _ in range(3)
+    ]
+    large[2].cancel()
+    running.cancel()
+    ended.release()
+    waiting.add_credit(5)
+    assert _kinds(_sent(streams)) == ["cancel", "release", "open", "credit"]
     assert _kinds(_sent(streams)) == ["open"]
-    assert _kinds(_sent(streams)) == ["open", "credit", "credit"]
+    assert _kinds(_sent(streams)) == ["open", "cancel"]
+    assert streams.take_request() is None
 
 
 def test_the_outbox_is_bounded() -> None:

@@ -275,3 +275,19 @@ def test_who_cancels_and_releases_at_once_hears_the_end() -> None:
     driver.run()
     assert heard.reason is FinishReason.CANCELLED
     assert driver.engine.desk.directory.named("s/1") is None
+
+
+@pytest.mark.parametrize("made", [10, COUNT], ids=["running", "finished"])
+def test_a_cancelled_replay_ends_without_its_credit(made: int) -> None:
+    """A new owner that is behind, and whose client wants no more, hears the end all the same (CASES 28)."""
+    driver = script_driver(LIMITS)
+    _play(driver, credit=made)
+    driver.run()
+    driver.break_call()
+    second = _attach(driver, 2, credit=3)
+    driver.run()
+    driver.apply(Cancel(StreamKey(2, 1)))
+    driver.run()
+    assert second.reason is (FinishReason.CANCELLED if made < COUNT else FinishReason.STOP)
+    assert second.first_index == 2
+    assert len(second.ids) == made - 2

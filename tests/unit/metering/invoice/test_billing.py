@@ -54,10 +54,10 @@ def books(tmp_path: Path) -> Iterator[Books]:
     made.store.close()
 
 
-def output(event_id: str, ended_ms: int, tokens: int = 1_000, **more: object) -> bytes:
+def output(event_id: str, at_ms: int, tokens: int = 1_000, **more: object) -> bytes:
     """A generation of output only: 0.16 for every 1,000 tokens."""
     counts = {"prompt_tokens": 0, "cached_tokens": 0, "completion_tokens": tokens}
-    return usage_payload(event_id, ended_ms=ended_ms, **(counts | more))
+    return usage_payload(event_id, started_ms=at_ms, **(counts | more))
 
 
 def parts(invoice: Invoice) -> dict[str, str]:
@@ -85,7 +85,9 @@ def test_every_mode_at_once(books: Books) -> None:
     books.plans = book(ALL_MODES)
     at = NOVEMBER_MS + 1
     books.take(
-        usage_payload(ended_ms=at, prompt_tokens=20_000, cached_tokens=5_000, completion_tokens=0),
+        usage_payload(
+            started_ms=at, prompt_tokens=20_000, cached_tokens=5_000, completion_tokens=0
+        ),
         request_payload("401", at_ms=at, outcome="unauthorized"),
         *(request_payload(str(n), at_ms=at, idempotency_id="again") for n in range(4)),
         *(request_payload(f"unnamed-{n}", at_ms=at) for n in range(4)),
@@ -158,7 +160,7 @@ def test_streamed_or_not_costs_the_same(books: Books) -> None:
     """CASES 85: the price is of tokens; how they were carried is not in it."""
     ways = ("acme", "session-of-a-socket"), ("globex", "http-of-one-answer")
     for tenant, session in ways:
-        books.take(usage_payload(session, ended_ms=NOVEMBER_MS, tenant=tenant, session=session))
+        books.take(usage_payload(session, started_ms=NOVEMBER_MS, tenant=tenant, session=session))
     one, other = (books.billing.draft(books.plans, tenant, NOVEMBER) for tenant, _ in ways)
     assert one.lines == other.lines
     assert [str(x.exact) for x in one.lines] == ["0.0004", "0.00004", "0.0008"]

@@ -31,14 +31,22 @@ async def usage_of(
     until_ms: int = 0,
     *,
     per_minute: bool = False,
+    key: str = "",
+    ended_before_ms: int = 0,
 ) -> dict[str, Any]:
-    """Sums over generations that ended in [from, until), in total and per model; 0: no bound.
+    """Sums over generations that began in [from, until), in total and per model; 0: no bound.
 
-    `per_minute`: also for each minute that begins within, of at most a day. Raises `SeedanceError`
+    `per_minute`: also for each minute that begins within, of at most a day. `key`: only what was asked with the key
+    of this name; `ended_before_ms`: only what ended before. Raises `SeedanceError`
     `unavailable` when metering does not answer, `HttpError` when there is none.
     """
     request = pb.GetUsageRequest(
-        tenant=tenant, from_ms=from_ms, until_ms=until_ms, per_minute=per_minute
+        tenant=tenant,
+        from_ms=from_ms,
+        until_ms=until_ms,
+        per_minute=per_minute,
+        key=key,
+        ended_before_ms=ended_before_ms,
     )
     async with asking(settings) as (stub, options):
         answer = await stub.GetUsage(request, **options)

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
+from gateway.billing.usage import asking
 from gateway.config import GatewaySettings
-from gateway.openai.usage import asking
 from seedance.protocol.request import bad_field
 from seedance.v2 import metering_pb2 as pb
 

@@ -290,11 +290,10 @@ class SessionOwner:
             self.state = OwnerState.GONE
             return
         last = write.entries[-1].seq if write.entries else max(0, write.acked - 1)
-        opened = _opened(write)
+        opened, clock = _opened(write), self.deps.clock
         if opened:
-            self.step(Stored(last, self.deps.clock.wall_ms(), opened))
+            self.step(Stored(last, clock.wall_ms(), opened))
         else:
-            clock = self.deps.clock
             effects, tick_at = self.machine.stored(last, clock.wall_ms(), clock.monotonic())
             for effect in effects:
                 self._do(effect)

@@ -38,6 +38,7 @@ __all__ = [
     "AnswersPath",
     "NoMeter",
     "NoTracing",
+    "PacedClock",
     "in_turns",
 ]
 

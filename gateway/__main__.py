@@ -35,7 +35,7 @@ from gateway.workers import run_workers
 from mesh.clock import Clock, SystemClock
 from mesh.document import DocumentError
 from mesh.flags import settings_from_flags
-from mesh.lifecycle import die_with_parent, run_service
+from mesh.lifecycle import die_with_parent, run_service, spare_collector
 from mesh.rpc.channel import Dial, open_channel
 from mesh.rpc.identity import identity_of
 from mesh.settings import exit_with
@@ -216,6 +216,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         flags = tuple(sys.argv[1:] if argv is None else argv)
         run_service(lambda stop: run_workers(settings, flags, stop))
     else:
+        spare_collector()
         run_service(lambda stop: serve(settings, stop))
 
 

@@ -64,7 +64,7 @@ class GatewaySettings(ServiceSettings):
         20, ge=1, le=1000, description="Time between two commits to the session store."
     )
     text_commit_interval_ms: float = Field(
-        200,
+        300,
         ge=1,
         le=1000,
         description="How long text of running streams, and what was acknowledged, waits for its commit.",

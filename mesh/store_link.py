@@ -102,19 +102,22 @@ class StoreLink(ABC):
     def __init__(self, scripts: Iterable[Script] = ()) -> None:
         self._scripts = tuple(scripts)
 
-    async def exchange(self, commands: Sequence[Command]) -> list[Reply]:
+    async def exchange(self, commands: Sequence[Command], *, kept: bool = False) -> list[Reply]:
         """Send all in one write, and give their replies; some may be a `ResponseError`.
 
         On a cluster it is one write for each node, and the order is kept for each. Raises
         `RedisError` or `OSError`, at the latest after `COMMAND_TIMEOUT_S`; anything may have
         happened then.
+
+        `kept`: over a connection that is kept for such callers, and not asked whether it is still good,
+        which costs more than the exchange. They try again when it turns out not to be.
         """
         if not commands:
             return []
         due = asyncio.get_running_loop().time() + COMMAND_TIMEOUT_S
         try:
             async with asyncio.timeout_at(due):
-                return await self._exchange(commands)
+                return await self._exchange(commands, kept=kept)
         except TimeoutError as error:
             if asyncio.get_running_loop().time() > due + LATE_S:
                 raise LateTimeoutError from error
@@ -129,7 +132,7 @@ class StoreLink(ABC):
         return replies
 
     @abstractmethod
-    async def _exchange(self, commands: Sequence[Command]) -> list[Reply]: ...
+    async def _exchange(self, commands: Sequence[Command], *, kept: bool) -> list[Reply]: ...
 
     @abstractmethod
     async def close(self) -> None:
@@ -181,12 +184,22 @@ class _ServerLink(StoreLink):
             retry=Retry(NoBackoff(), 0),
             protocol=2,
         )
+        self._kept: AbstractConnection | None = None
 
-    async def _exchange(self, commands: Sequence[Command]) -> list[Reply]:
-        connection: AbstractConnection = await self._pool.get_connection()  # type: ignore[no-untyped-call]
+    async def _exchange(self, commands: Sequence[Command], *, kept: bool) -> list[Reply]:
+        connection: AbstractConnection | None = None
+        if kept:
+            connection, self._kept = self._kept, None
+        if connection is None:
+            connection = await self._pool.get_connection()  # type: ignore[no-untyped-call]
         try:
             replies = await self._converse(connection, commands)
-        finally:
+        except BaseException:
+            await self._pool.release(connection)
+            raise
+        if kept and self._kept is None:
+            self._kept = connection
+        else:
             await self._pool.release(connection)
         if any(isinstance(reply, (MovedError, ClusterCrossSlotError)) for reply in replies):
             raise StoreMisfitError("the store is a cluster: its URL begins with redis+cluster://")
@@ -216,7 +229,8 @@ class _ClusterLink(StoreLink):
             protocol=2,
         )
 
-    async def _exchange(self, commands: Sequence[Command]) -> list[Reply]:
+    async def _exchange(self, commands: Sequence[Command], *, kept: bool) -> list[Reply]:
+        del kept  # nodes' connections are never asked
         async with self._room:
             try:
                 replies = await self._over_nodes(commands)

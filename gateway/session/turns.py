@@ -6,7 +6,8 @@
             └───────┴───────────┴──────────┴───┴───────┘
 
 A session keeps its place, so it is taken once in a round if it has news then; places are given in turn,
-so each tick has its share of them.
+so each tick has its share of them. Where that is few, they wait for those of the next ticks, at the longest
+until the round is over: an exchange with the store costs as much as what a dozen sessions have to tell.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from gateway.session.owner import SessionOwner
 
-__all__ = ["Turns"]
+__all__ = ["TOGETHER", "Turns"]
+
+# As many as one call of the store's script writes.
+TOGETHER = 64
 
 
 class Turns:
@@ -25,6 +29,8 @@ class Turns:
 
     def __init__(self, places: int) -> None:
         self._ring: list[dict[SessionOwner, None]] = [{} for _ in range(places)]
+        # The first place whose turn has come since others were taken.
+        self._first = 0
         self._given = itertools.count()
         self._tick = 0
 
@@ -42,9 +48,17 @@ class Turns:
     def take(self) -> list[SessionOwner]:
         """Whose turn is now."""
         place, self._tick = self._tick % len(self._ring), self._tick + 1
-        taken, self._ring[place] = self._ring[place], {}
-        return list(taken)
+        over = place + 1 == len(self._ring)
+        if not over and sum(map(len, self._ring[self._first : place + 1])) < TOGETHER:
+            return []
+        first, self._first = self._first, 0 if over else place + 1
+        return self._empty(first, place + 1)
 
     def take_all(self) -> list[SessionOwner]:
         """Everybody that waits."""
-        return [owner for _ in self._ring for owner in self.take()]
+        return self._empty(0, len(self._ring))
+
+    def _empty(self, first: int, end: int) -> list[SessionOwner]:
+        taken = [owner for place in self._ring[first:end] for owner in place]
+        self._ring[first:end] = [{} for _ in range(first, end)]
+        return taken

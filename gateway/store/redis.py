@@ -114,7 +114,7 @@ class RedisStore(RedisNotes):
             batch = writes[start : start + COMMIT_SESSIONS_MAX]
             calls = list(_by_partition(batch, self._partitions))
             commits = [self._commit_command(*call, gateway) for call in calls]
-            replies = await self._run([*commits, *self._watch_commands(batch)])
+            replies = await self._run([*commits, *self._watch_commands(batch)], kept=True)
             for (_, called), said in zip(calls, replies, strict=False):
                 refused += [
                     (w.session, verdict) for w, verdict in zip(called, said, strict=True) if verdict
@@ -302,21 +302,21 @@ class RedisStore(RedisNotes):
         await self._ask_marks([self._partitions.of(session)])
         self._belief.check_lacking(session)
 
-    async def _run(self, commands: Sequence[Command]) -> list[Reply]:
+    async def _run(self, commands: Sequence[Command], *, kept: bool = False) -> list[Reply]:
         """`_answers`, where a command that cannot be carried out is `StoreUnavailableError`, too."""
-        replies = await self._answers(commands)
+        replies = await self._answers(commands, kept=kept)
         for reply in replies:
             if isinstance(reply, ResponseError):
                 raise StoreUnavailableError(str(reply)) from reply
         return replies
 
-    async def _answers(self, commands: Sequence[Command]) -> list[Reply]:
+    async def _answers(self, commands: Sequence[Command], *, kept: bool = False) -> list[Reply]:
         """The replies to all commands; some may be a `ResponseError` about one command and its keys.
 
         Any fault of connection or server is `StoreUnavailableError`.
         """
         try:
-            replies = await self._link.exchange(commands)
+            replies = await self._link.exchange(commands, kept=kept)
             for reply in replies:
                 if isinstance(reply, ResponseError) and (
                     # Those that the library knows by their code are the server's, one and all.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.session.turns import Turns
+from gateway.session.turns import TOGETHER, Turns
 
 
 @dataclass(eq=False)
@@ -18,15 +18,31 @@ def _owners(turns: Turns, count: int) -> list[Any]:
 
 
 def test_everybody_has_one_turn_in_a_round() -> None:
-    """Each tick has its share of those that wait, and nobody is taken twice."""
+    """Where many wait, each tick has its share of them, and nobody is taken twice."""
     turns = Turns(5)
-    owners = _owners(turns, 12)
+    owners = _owners(turns, 5 * TOGETHER + 2)
     for owner in owners * 2:
         turns.add(owner)
     taken = [turns.take() for _ in range(5)]
-    assert sorted(map(len, taken)) == [2, 2, 2, 3, 3]
+    assert sorted(map(len, taken)) == [TOGETHER] * 3 + [TOGETHER + 1] * 2
     assert {id(owner) for turn in taken for owner in turn} == set(map(id, owners))
     assert not turns
+
+
+def test_few_are_taken_together() -> None:
+    """An exchange is not made for a handful: they wait for as many as are worth one, or the round's end."""
+    turns = Turns(4)
+    owners = _owners(turns, 3 * TOGETHER)
+    for owner in owners:
+        turns.add(owner)
+    assert [len(turns.take()) for _ in range(4)] == [0, 96, 0, 96]
+    for owner in owners[:12]:
+        turns.add(owner)
+    taken = []
+    for _ in range(4):
+        assert turns
+        taken.append(len(turns.take()))
+    assert taken == [0, 0, 0, 12]
 
 
 def test_a_place_is_kept() -> None:

@@ -11,7 +11,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 PROTOS := $(wildcard proto/seedance/v2/*.proto)
 PORT ?= 8080
 
-.PHONY: help install up test profile bench bench-engine bench-gpu bench-metering bench-routing bench-sessions bench-tcp bench-tenants bench-workers chaos clean fmt fuzz lint proto proto-check simulate test-compose test-equality test-heavy test-postgres types
+.PHONY: help install up test profile bench bench-engine bench-gpu bench-hop bench-litellm bench-metering bench-routing bench-sessions bench-short bench-tcp bench-tenants bench-workers chaos clean fmt fuzz lint proto proto-check simulate test-compose test-equality test-heavy test-postgres types
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,11 +58,23 @@ proto-check: $(STAMP) # the committed stubs are what proto/ says
 	@$(BIN)/python -m grpc_tools.protoc -I proto --python_out=build/proto --pyi_out=build/proto --grpc_python_out=build/proto $(PROTOS)
 	@for f in build/proto/seedance/v2/*; do diff -q $$f seedance/v2/$$(basename $$f) || { echo "seedance/v2 is not what proto/ says: make proto"; exit 1; }; done
 
-bench: $(STAMP) ## Benchmarks of what is on the path of a token: ratios against a baseline in one run
+bench: $(STAMP) ## What each station on a token's way costs, and the hop beside its targets (ten minutes)
 	$(BIN)/python -m launcher.bench
+	$(BIN)/python -m launcher.bench.targets $(ARGS)
+
+bench-hop: $(STAMP) ## The hop beside its targets alone (ARGS: --parts latency,memory --json FILE)
+	$(BIN)/python -m launcher.bench.targets $(ARGS)
+
+bench-short: $(STAMP) ## Has a token become dearer than baseline.json says? Under a minute (ARGS: --write)
+	$(BIN)/python -m launcher.bench.short $(ARGS)
 
 profile: $(STAMP) ## What a token costs a real gateway, beside nginx; ARGS='--profile FILE' for py-spy's samples
 	$(BIN)/python -m launcher.bench.hop $(ARGS)
+
+LITELLM ?= /tmp/seedance-litellm
+bench-litellm: $(STAMP) ## LiteLLM's proxy beside ours, the same upstream; installs it into LITELLM (/tmp/…)
+	@[ -x $(LITELLM)/bin/litellm ] || { $(PYTHON) -m venv $(LITELLM) && $(LITELLM)/bin/python -m pip install --quiet 'litellm[proxy]'; }
+	$(BIN)/python -m launcher.bench.proxies --litellm $(LITELLM)/bin/litellm $(ARGS)
 
 bench-engine: $(STAMP) ## Our mesh beside llama-cpp-python and transformers (ARGS: see docs/benchmarks.md)
 	$(BIN)/python -m launcher.bench.peers $(ARGS)

@@ -13,16 +13,23 @@ import hmac
 import secrets
 from dataclasses import dataclass
 
+from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection
 
 from gateway.tickets import Principal
 
-__all__ = ["AFFINITY_COOKIE", "Affinity", "AffinityTokens"]
+__all__ = ["AFFINITY_COOKIE", "Affinity", "AffinityTokens", "asks_canary"]
 
 AFFINITY_COOKIE = "seedance_affinity"
+CANARY_HEADER = "X-Canary"
 COOKIE_AGE_S = 30 * 24 * 3600
 _PART_BYTES = 12
 _PART_LENGTH = 4 * _PART_BYTES // 3
+
+
+def asks_canary(headers: Headers) -> bool:
+    """Whether a request, or a WebSocket's upgrade, asks for the version being tried (§6)."""
+    return headers.get(CANARY_HEADER, "").lower() == "true"
 
 
 @dataclass(frozen=True, slots=True)

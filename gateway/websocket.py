@@ -8,6 +8,7 @@ from fastapi import WebSocket
 from starlette.datastructures import QueryParams
 from starlette.responses import Response
 
+from gateway.affinity import asks_canary
 from gateway.auth import REFUSALS, Principal, Refusal
 from gateway.metering.connection import MeteredSocket
 from gateway.metering.events import request_name
@@ -94,6 +95,7 @@ class Connection:
         affinity: str,
         mode: str = MODES[0],
         instance_class: str = "standard",
+        canary: bool = False,
         traceparent: str = "",
         speech: Speech | None = None,
     ) -> None:
@@ -115,6 +117,7 @@ class Connection:
             windowed=windowed,
             now_ms=deps.store.now_ms(),
             key=principal.key,
+            canary=canary,
         )
         self._hearing = False
         self._owner: SessionOwner = registry.begin(identity)
@@ -276,8 +279,8 @@ class Connection:
         self._owner.step(LinkWritable(writable))
 
 
-def _query(query: QueryParams) -> tuple[str, str]:
-    """The billing mode and the instance class. Raises `SeedanceError` naming the parameter."""
+def _query(query: QueryParams) -> tuple[str, str, bool]:
+    """Billing mode, instance class, and whether it asks for the canary. Raises `SeedanceError` naming the parameter."""
     mode = query.get("mode", MODES[0])
     if mode not in MODES:
         wants = "`mode` must be one of " + ", ".join(MODES)
@@ -287,7 +290,11 @@ def _query(query: QueryParams) -> tuple[str, str]:
     if not plain or len(instance) > INSTANCE_CLASS_LENGTH_MAX:
         wants = f"`instance` must be up to {INSTANCE_CLASS_LENGTH_MAX} letters, digits, - and _"
         raise SeedanceError(ErrorCode.BAD_REQUEST, wants, field="instance")
-    return mode, instance
+    canary = query.get("canary", "false")
+    if canary not in ("true", "false"):
+        wants = "`canary` must be `true` or `false`"
+        raise SeedanceError(ErrorCode.BAD_REQUEST, wants, field="canary")
+    return mode, instance, canary == "true"
 
 
 async def serve_websocket(
@@ -310,7 +317,7 @@ async def serve_websocket(
     metered: MeteredSocket = websocket.scope["extensions"][SOCKET_EXTENSION]
     said = speech(chosen, socket)
     try:
-        mode, instance_class = _query(websocket.query_params)
+        mode, instance_class, canary = _query(websocket.query_params)
     except SeedanceError as error:
         said.send(error_frame(error), 1)
         said.flush()
@@ -332,6 +339,7 @@ async def serve_websocket(
             affinity=affinity.user,
             mode=mode,
             instance_class=instance_class,
+            canary=canary or asks_canary(websocket.headers),
             traceparent=websocket.headers.get("traceparent", ""),
             speech=said,
         )

@@ -42,6 +42,8 @@ FAULT_LINGER_S = 1.0
 UNREAD_BYTES_MAX = 1024 * 1024
 # So much at once is a flood: whoever sends it waits for the loop's next turn with the rest.
 FLOOD_BYTES = 64 * 1024
+# Pieces of a message that has not arrived in full.
+FRAGMENTS_MAX = 1024
 # RFC 6455 §5.5: a control frame holds 125 bytes, two of which are the close code.
 CLOSE_REASON_BYTES_MAX = 123
 
@@ -163,6 +165,12 @@ class SocketProtocol(WebSocketsSansIOProtocol):
     def _read_on(self) -> None:
         if not self.read_paused and not self.transport.is_closing():
             self.transport.resume_reading()
+
+    def handle_cont(self, event: Frame) -> None:
+        """Keep a message in few pieces: as a piece of its own a byte would cost forty, and nothing eight."""
+        super().handle_cont(event)
+        if len(self.frames) >= FRAGMENTS_MAX:
+            self.frames = [b"".join(self.frames)]
 
     def handle_ping(self) -> None:
         """Answer a ping; of many, the last will do (RFC 6455 §5.5.3) for who does not read."""

@@ -40,6 +40,7 @@ __all__ = [
     "COMMAND_TIMEOUT_S",
     "Argument",
     "Command",
+    "LateTimeoutError",
     "Reply",
     "Script",
     "StoreLink",
@@ -50,6 +51,8 @@ __all__ = [
 
 CONNECT_TIMEOUT_S = 1.0
 COMMAND_TIMEOUT_S = 2.0
+# A time-out that is noticed so much later was this process's fault: the answer may have been there.
+LATE_S = 0.25
 # To a server, or to each node of a cluster.
 CONNECTIONS_MAX = 32
 
@@ -71,6 +74,10 @@ _ELSEWHERE = (AskError, ClusterDownError, TryAgainError)  # a `MovedError` is an
 Argument = bytes | str | int
 Command = tuple[Argument, ...]
 Reply = Any
+
+
+class LateTimeoutError(TimeoutError):
+    """The time was up, and this process was too busy to see whether there was an answer."""
 
 
 class StoreMisfitError(RedisError):
@@ -107,8 +114,14 @@ class StoreLink(ABC):
         """
         if not commands:
             return []
-        async with asyncio.timeout(COMMAND_TIMEOUT_S):
-            return await self._exchange(commands, kept=kept)
+        due = asyncio.get_running_loop().time() + COMMAND_TIMEOUT_S
+        try:
+            async with asyncio.timeout_at(due):
+                return await self._exchange(commands, kept=kept)
+        except TimeoutError as error:
+            if asyncio.get_running_loop().time() > due + LATE_S:
+                raise LateTimeoutError from error
+            raise
 
     async def ask(self, commands: Sequence[Command]) -> list[Reply]:
         """As `exchange`, where a command that is refused raises, too."""

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from gateway.deps import GatewayDeps
 from gateway.openai.account import Account, Caller
+from gateway.openai.paid import PaidStream, paid_stream
 from gateway.openai.run import End, Generation
 from gateway.upstream.base import UpstreamAccepted
 from seedance.protocol.frames import Usage
@@ -50,19 +51,16 @@ class Choices:
             for choice in range(count)
         ]
         self._count = count
-        self._generations: list[Generation] = []
-        for index, request in enumerate(single):
-            bearer = self._generations[index - index % count] if index % count else None
-            generation = Generation(
-                deps,
-                request,
-                account,
-                index,
-                credit=credit,
-                bearer=bearer,
-                digest=self._digest,
+        paid: list[PaidStream | None] = []
+        for index in range(len(single)):  # the first choice of a prompt pays for it
+            bearer = paid[index - index % count] if index % count else None
+            paid.append(paid_stream(deps, account, index, bearer))
+        self._generations = [
+            Generation(
+                deps, request, account, index, credit=credit, paid=paid[index], digest=self._digest
             )
-            self._generations.append(generation)
+            for index, request in enumerate(single)
+        ]
 
     async def open(self) -> UpstreamAccepted:
         """Start all; returns once each was taken. Raises `SeedanceError`: one was refused."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import seedance
 from gateway.openai.document_bodies import SCHEMAS, reference
+from gateway.openai.rate_headers import RATE_HEADERS
 from seedance.protocol.request import LIMITS
 
 __all__ = ["openapi_document"]
@@ -53,10 +54,14 @@ _LATER = {
     "Retry-After": {"description": "Seconds.", "schema": {"type": "integer"}},
     "Retry-After-Ms": {"description": "Milliseconds.", "schema": {"type": "integer"}},
 }
+_RATES = {
+    name: {"description": description, "schema": {"type": "string"}}
+    for name, description in RATE_HEADERS.items()
+}
 _ERRORS: Json = {
     "4XX": {
         "description": "Refused: `error.param` names the field at fault.",
-        "headers": _SEEN,
+        "headers": {**_SEEN, **_LATER, **_RATES},
         "content": _body("Error"),
     },
     "503": {
@@ -98,7 +103,9 @@ def _generation(summary: str, request: str, answer: str) -> Json:
     events: Json = {"text/event-stream": {}}
     asked = {"required": True, "content": _body(request)}
     content = {**_body(answer), **events}
-    return _operation(summary, content, headers=_ADOPTED, requestBody=asked, parameters=_WISHES)
+    return _operation(
+        summary, content, headers={**_ADOPTED, **_RATES}, requestBody=asked, parameters=_WISHES
+    )
 
 
 _MILLISECONDS: Json = {"type": "integer", "minimum": 0, "maximum": 10**14 - 1}

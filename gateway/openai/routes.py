@@ -13,6 +13,7 @@ from fastapi import APIRouter
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from gateway.affinity import asks_canary
 from gateway.auth import Principal, Refusal
 from gateway.billing.plans import invoice_of, invoices_of, plans_of
 from gateway.billing.usage import usage_of
@@ -28,6 +29,7 @@ from gateway.openai.account import Caller
 from gateway.openai.answers import AnswerShape, ChatShape, CompletionShape
 from gateway.openai.choices import Choices
 from gateway.openai.idempotency import Repeats, read_key
+from gateway.openai.rate_headers import rate_headers
 from gateway.openai.recording import IDEMPOTENCY_HEADER
 from gateway.openai.run import CREDIT_TOKENS
 from gateway.openai.schema import Asked, read_chat, read_completion
@@ -42,7 +44,6 @@ BODY_BYTES_MAX = 1024 * 1024
 # A whole body over a slow line takes less; one that never comes holds a connection no longer.
 BODY_WITHIN_S = 60.0
 IDEMPOTENCY_LENGTH_MAX = 256
-CANARY_HEADER = "X-Canary"
 TRACEPARENT_HEADER = "traceparent"
 
 # Unix milliseconds until the year 5138; a longer number is refused unread.
@@ -169,7 +170,7 @@ def _generate(deps: GatewayDeps, repeats: Repeats, face: _Face) -> Answer:
             tenant=principal.tenant,
             affinity=affinity.user,
             operation=face.operation,
-            canary=request.headers.get(CANARY_HEADER, "").lower() == "true",
+            canary=asks_canary(request.headers),
             traceparent=request.headers.get(TRACEPARENT_HEADER),
             key=principal.key,
         )
@@ -182,9 +183,12 @@ def _generate(deps: GatewayDeps, repeats: Repeats, face: _Face) -> Answer:
         def run(name: str = "") -> GenerationResponse:
             credit = CREDIT_TOKENS if asked.stream else None
             named = replace(caller, run=name)
-            choices = Choices(
-                deps, asked.requests, named, asked.choices, credit=credit, receipt=asked.receipt
-            )
+            try:
+                choices = Choices(
+                    deps, asked.requests, named, asked.choices, credit=credit, receipt=asked.receipt
+                )
+            finally:  # a refusal says it, too
+                headers.update(rate_headers(deps.tenants.standings(principal.tenant)))
             return GenerationResponse(choices, asked, shape, headers)
 
         key = read_key(request.headers, principal.tenant, face.operation, body)

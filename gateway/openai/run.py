@@ -17,7 +17,7 @@ from gateway.deps import GatewayDeps
 from gateway.metering.events import Attempt
 from gateway.metering.stream import Counts, StreamBooks
 from gateway.openai.account import Account
-from gateway.openai.paid import PaidStream, paid_stream
+from gateway.openai.paid import PaidStream
 from gateway.upstream.base import (
     NoInstanceError,
     Open,
@@ -68,10 +68,8 @@ class _Lost:
 class Generation:
     """Opens, reads, re-opens and closes one generation; the `StreamListener` of its stream.
 
-    `index` is its place among those of the account.
-    `bearer`: the first choice of the same prompt, which pays for it.
-    `credit` None lets the engine run ahead of the reader (who wants the answer in one piece).
-    `digest` hears all text that is taken.
+    `index` is its place among those of the account. `paid`: its way to instances, where a budget counts it.
+    `credit` None lets the engine run ahead of the reader (who wants the answer in one piece). `digest` hears all text.
     `open` first, then `next` until it returns an `End` or raises; `close` always.
     """
 
@@ -83,7 +81,7 @@ class Generation:
         index: int = 0,
         *,
         credit: int | None,
-        bearer: Generation | None = None,
+        paid: PaidStream | None = None,
         digest: TextDigest | None = None,
     ) -> None:
         self._deps = deps
@@ -100,9 +98,7 @@ class Generation:
         self._outcome: End | SeedanceError | _Lost | None = None
         self._wake = asyncio.Event()
         self._cancelling = False
-        self.paid: PaidStream | None = paid_stream(
-            deps, account, index, bearer.paid if bearer else None
-        )
+        self._paid = paid
 
     # ------------------------------------------------------------ the reader
 
@@ -130,8 +126,7 @@ class Generation:
         """All text at once, and the end. Raises `SeedanceError`."""
         while not isinstance(self._outcome, End):
             await self._news()
-        token = self._take()
-        return token, self._end(self._outcome)
+        return self._take(), self._end(self._outcome)
 
     async def close(self) -> None:
         """Cancel it unless it has ended, and write down what it cost."""
@@ -143,8 +138,8 @@ class Generation:
                     async with asyncio.timeout(CANCEL_WAIT_S):
                         await self._settled()
         finally:
-            if self.paid is not None:
-                self.paid.settle(self._text.framed_tokens)
+            if self._paid is not None:
+                self._paid.settle(self._text.framed_tokens)
             self._account.close(*self._bill())
 
     @property
@@ -233,7 +228,7 @@ class Generation:
             traceparent=self._account.traceparent,
             credit=credit,
         )
-        way = self._deps.upstream if self.paid is None else self.paid
+        way = self._deps.upstream if self._paid is None else self._paid
         self._handle = way.open(instance, spec, self)
 
     async def _reopen(self, lost: _Lost) -> None:

@@ -180,7 +180,7 @@ class Checkpointer:
         await self._usage.flush()
 
     async def _write(self, writes: list[_Write]) -> CommitResult:
-        return await self._store.commit([write for _, write in writes])
+        return await self._store.commit([write for _, write in writes], self._usage.gateway)
 
     def _renewed(self, writes: list[_Write]) -> None:
         """What was taken, whole: nobody knows how much of it the store has."""

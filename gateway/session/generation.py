@@ -324,6 +324,7 @@ def _where(identity: SessionIdentity, request: GenerateRequest, failed: frozense
         request.model,
         identity.instance_class,
         exclude=failed,
+        canary=identity.canary,
         prefix=prefix_marks(identity.tenant, request),
     )
 

@@ -24,6 +24,7 @@ class SessionIdentity:
     """A session's constant part. `user` is what routing goes by; `windowed` how it began.
 
     `key`: which of the tenant's keys was shown, for budgets; empty: none, or one without a name.
+    `canary`: it asked for canary instances.
     """
 
     session: str
@@ -34,6 +35,7 @@ class SessionIdentity:
     instance_class: str
     windowed: bool
     key: str = ""
+    canary: bool = False
 
     def created(self) -> bytes:
         """Its JSON for the store."""
@@ -50,12 +52,13 @@ def new_identity(
     windowed: bool,
     now_ms: int,
     key: str = "",
+    canary: bool = False,
 ) -> tuple[SessionIdentity, str]:
     """A new session, and its resume token, which only the client keeps. `now_ms` is the store's clock."""
     token = secrets.token_urlsafe(_TOKEN_BYTES)
     session = new_session_id(now_ms)
     identity = SessionIdentity(
-        session, hash_of(token, tenant), tenant, user, mode, instance_class, windowed, key
+        session, hash_of(token, tenant), tenant, user, mode, instance_class, windowed, key, canary
     )
     return identity, token
 

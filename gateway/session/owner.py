@@ -42,7 +42,11 @@ if TYPE_CHECKING:
     from gateway.deps import GatewayDeps
     from gateway.session.registry import SessionRegistry
 
-__all__ = ["Carrier", "OwnerState", "SessionOwner"]
+__all__ = ["SOON_S", "Carrier", "OwnerState", "SessionOwner"]
+
+# Who is asked within this time needs no other deadline before it: none of a session's is shorter, and to
+# compute them is a quarter of what an acknowledgement costs.
+SOON_S = 1.0
 
 
 class Carrier(Protocol):
@@ -97,6 +101,7 @@ class SessionOwner:
     ) -> None:
         self.identity = identity
         self.epoch = epoch
+        self.guessed = False  # the epoch: the store was away when it was raised
         self.machine = machine
         self.deps: GatewayDeps = registry.deps
         self.state = _OWNING
@@ -122,7 +127,8 @@ class SessionOwner:
             self._do(effect)
         if self.machine.state is _LIVE and not self.journal.marked:
             self._checkpointer.mark(self)
-        self._arm(now)
+        if self.armed_at > now + SOON_S:
+            self._arm(now)
 
     def ask(self, frame: Generate) -> None:
         """A request, if its tenant may make one more; an id that the session has is no new one (§3)."""
@@ -245,10 +251,8 @@ class SessionOwner:
             machine.wants.traceparent or carried,
             reused=self.machine.streams.forgets,
         )
-        permit, self._permit = self._permit, None
-        permit = permit or self.deps.tenants.adopt(self.identity.tenant)
-        generation = generation_of(self, machine, opening, permit)
-        self._generations[stream] = generation
+        permit, self._permit = self._permit or self.deps.tenants.adopt(self.identity.tenant), None
+        generation = self._generations[stream] = generation_of(self, machine, opening, permit)
         self.journal.touch(stream)
         # With the store away nothing waits for it (§4.4).
         machine.stored = self._checkpointer.state is StoreState.AWAY
@@ -280,6 +284,7 @@ class SessionOwner:
     def stored(self, write: SessionWrite) -> None:
         """A write is in the store."""
         self.journal.stored(write)
+        self.guessed = self.guessed and write.epoch != self.epoch
         for stream in write.streams:
             if stream.ended is not None and stream.id in self._generations:
                 self._generations.pop(stream.id).release()
@@ -290,11 +295,10 @@ class SessionOwner:
             self.state = _GONE
             return
         last = write.entries[-1].seq if write.entries else max(0, write.acked - 1)
-        opened = _opened(write)
+        opened, clock = _opened(write), self.deps.clock
         if opened:
-            self.step(Stored(last, self.deps.clock.wall_ms(), opened))
+            self.step(Stored(last, clock.wall_ms(), opened))
         else:
-            clock = self.deps.clock
             effects, tick_at = self.machine.stored(last, clock.wall_ms(), clock.monotonic())
             for effect in effects:
                 self._do(effect)
@@ -311,8 +315,10 @@ class SessionOwner:
         self.step(StoreLevel(committed, self.deps.clock.wall_ms()))
 
     def fenced(self) -> None:
-        """A newer owner has the session: let go of everything without touching it (§4.6)."""
-        self._let_go(CloseCode.TAKEN_OVER, "the session is owned by another gateway")
+        """Another owner has the session: let go of everything without touching it (§4.6)."""
+        # Whose client came later nobody knows of a guess: it may ask again, and is then the newest.
+        code = CloseCode.TRY_AGAIN_LATER if self.guessed else CloseCode.TAKEN_OVER
+        self._let_go(code, "the session is owned by another gateway")
 
     def failed(self) -> None:
         """A fault of ours: let go, so that the client resumes from what the store has."""

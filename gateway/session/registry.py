@@ -151,18 +151,22 @@ class SessionRegistry:
         try:
             # A session that nobody has written yet may live at another gateway: either it is found
             # later, or it is gone for good.
-            stored = await self.deps.store.claim(resume.session, token_hash, bars=owner is None)
+            bars, above = owner is None, owner.epoch if owner else 0
+            stored = await self.deps.store.claim(
+                resume.session, token_hash, self._me, above=above, bars=bars
+            )
         except PermissionError:
             raise _expired() from None
         except StoreUnavailableError:
             if owner is None or self._owners.get(resume.session) is not owner:
                 raise _unavailable() from None
-            owner.epoch = max(owner.epoch, await self._epoch_of(resume.session)) + 1
+            await self._raise_epoch(owner)
             return owner, False
         mine = self._owners.get(resume.session)
-        if mine is not None and (stored is None or stored.epoch == mine.epoch + 1):
+        if mine is not None and (stored is None or stored.former == self._me):
             # What is in memory is newer than what is stored; nobody else had it in between.
-            mine.epoch += 1
+            mine.epoch = stored.epoch if stored else mine.epoch + 1
+            mine.guessed = False
             return mine, True
         if stored is None:
             raise _expired()
@@ -170,11 +174,18 @@ class SessionRegistry:
             mine.fenced()
         return self._own(self._adopt(stored)), True
 
-    async def _epoch_of(self, session: str) -> int:
-        """What a store that is not believed says of a session's epoch: it never fell so far; 0: nothing."""
+    async def _raise_epoch(self, owner: SessionOwner) -> None:
+        """A store that is not believed knows at least which epochs were given; else it is a guess."""
+        epoch = None
         with suppress(StoreUnavailableError):
-            return await self.deps.store.epoch_of(session) or 0
-        return 0
+            session = owner.identity.session
+            epoch = await self.deps.store.raise_epoch(session, owner.epoch, self._me)
+        owner.epoch = owner.epoch + 1 if epoch is None else epoch
+        owner.guessed = epoch is None
+
+    @property
+    def _me(self) -> str:
+        return self.deps.usage.gateway
 
     def _adopt(self, stored: StoredSession) -> SessionOwner:
         identity = read_identity(stored.session, stored.created)
@@ -205,7 +216,7 @@ class SessionRegistry:
     async def sweep(self) -> int:
         """End sessions whose time is up and whose gateway is gone: cancel and bill (§4.7)."""
         try:
-            expired = await self.deps.store.sweep(SWEEP_LIMIT)
+            expired = await self.deps.store.sweep(SWEEP_LIMIT, self._me)
         except StoreUnavailableError:
             return 0
         for stored in expired:

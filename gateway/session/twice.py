@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from gateway.store.base import StoreUnavailableError
+from gateway.store.base import StoreLateError, StoreUnavailableError
 from mesh.clock import Clock
 
 __all__ = ["SOON_S", "twice"]
@@ -21,11 +21,14 @@ async def twice(exchange: Callable[[], Awaitable[T]], again: Callable[[], None],
     """Make an exchange, and when it is cut off once more, after `again`.
 
     A connection that breaks is no store that is away: what goes over another one at once is in the
-    store before anybody is told that it need not be. Raises `StoreUnavailableError`.
+    store before anybody is told that it need not be. Nor is one whose answer this process was too
+    busy to hear. Raises `StoreUnavailableError`.
     """
     began = clock.monotonic()
     try:
         return await exchange()
+    except StoreLateError:
+        pass
     except StoreUnavailableError:
         if clock.monotonic() >= began + SOON_S:
             raise

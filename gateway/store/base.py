@@ -22,6 +22,7 @@ __all__ = [
     "LogEntry",
     "SessionStore",
     "SessionWrite",
+    "StoreLateError",
     "StoreUnavailableError",
     "StoredSession",
     "StoredStream",
@@ -47,6 +48,10 @@ ENDS_KEPT_MAX = 1024
 
 class StoreUnavailableError(Exception):
     """The store cannot be reached, or is back too recently to be believed."""
+
+
+class StoreLateError(StoreUnavailableError):
+    """This process was too busy to look for the answer in time: no word about the store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +121,7 @@ class SessionWrite:
 class CommitResult:
     """What was refused.
 
-    `fenced`: a newer owner exists, or the session is over. `missing`: the store does not have the
+    `fenced`: a newer owner exists, or another gateway with the same epoch, or the session is over. `missing`: the store does not have the
     session that the write would add to (it lost its data): write it anew with `rewrite`.
     `failed`: the store cannot carry out this session's write, and may have begun to; so, too.
     """
@@ -142,7 +147,10 @@ class StoredStream:
 
 @dataclass(frozen=True, slots=True)
 class StoredSession:
-    """A session as the store has it, after this owner's claim: `epoch` is already the new one."""
+    """A session as the store has it, after this owner's claim: `epoch` is already the new one.
+
+    `former`: the gateway that owned it before; empty: the store was not told.
+    """
 
     session: str
     epoch: int
@@ -151,6 +159,7 @@ class StoredSession:
     acked: int
     entries: tuple[LogEntry, ...]
     streams: dict[str, StoredStream] = field(default_factory=dict)
+    former: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,17 +194,28 @@ class UsageMarks:
 
 
 class SessionStore(Protocol):
-    """Both implementations pass one contract suite. Every method may raise `StoreUnavailableError`."""
+    """Both implementations pass one contract suite. Every method may raise `StoreUnavailableError`.
 
-    async def commit(self, writes: Sequence[SessionWrite]) -> CommitResult:
+    `gateway` is the start id of the one that calls. Two may come to have one epoch, when one of them
+    raised it while the store was away; the store then keeps the one that it heard of first.
+    """
+
+    async def commit(self, writes: Sequence[SessionWrite], gateway: str = "") -> CommitResult:
         """Write all, in few round trips; each session's part is atomic and fenced by its epoch."""
         ...
 
     async def claim(
-        self, session: str, token_hash: str, *, bars: bool = False
+        self,
+        session: str,
+        token_hash: str,
+        gateway: str = "",
+        *,
+        above: int = 0,
+        bars: bool = False,
     ) -> StoredSession | None:
         """Become the owner: raise the epoch by one and return the session; None: known to be gone.
 
+        The epoch is `above` this one in any case.
         One that the store lacks is not, while its first commit may be on its way: then this raises
         `StoreUnavailableError` (§4.8). `bars`: should that commit come later still, it is refused, so that
         what a client was told is true. Raises `PermissionError` when the token's hash is not the one in `created`
@@ -203,11 +223,14 @@ class SessionStore(Protocol):
         """
         ...
 
-    async def epoch_of(self, session: str) -> int | None:
-        """The owner's epoch as the store has it, believed or not; None: it has no such session."""
+    async def raise_epoch(self, session: str, above: int, gateway: str) -> int | None:
+        """Become the owner of a session that this gateway has, whether the store is believed or not.
+
+        The new epoch, `above` this one; None: the store has no such session.
+        """
         ...
 
-    async def sweep(self, limit: int) -> list[StoredSession]:
+    async def sweep(self, limit: int, gateway: str = "") -> list[StoredSession]:
         """Claim up to `limit` sessions whose deadline has passed: cancel and bill their streams.
 
         The caller deletes each when that is done; who does not within `SWEEP_RETRY_S` leaves it to

@@ -48,12 +48,14 @@ def unpack_ids(packed: bytes) -> tuple[int, ...]:
     return struct.unpack(f"<{len(packed) // 4}I", packed)
 
 
-def commit_arguments(writes: Sequence[SessionWrite], resume_ttl_s: float) -> list[Argument]:
+def commit_arguments(
+    writes: Sequence[SessionWrite], resume_ttl_s: float, gateway: str = ""
+) -> list[Argument]:
     """`ARGV` of commit.lua."""
     keep_ms = round((resume_ttl_s + KEEP_S) * 1000)
     deadline_ms = round((resume_ttl_s + OWNER_SILENCE_S) * 1000)
     detached_ms = round(resume_ttl_s * 1000)
-    arguments: list[Argument] = [keep_ms, TTL_RENEW_MS, ENDS_KEPT_MAX, USAGE_EVENTS_MAX]
+    arguments: list[Argument] = [keep_ms, TTL_RENEW_MS, ENDS_KEPT_MAX, USAGE_EVENTS_MAX, gateway]
     for write in writes:
         head = len(arguments)
         arguments += ("", write.created or b"")
@@ -126,4 +128,5 @@ def read_claimed(
         acked=int(known[b"acked"]),
         entries=tuple(_entry(item) for item in log),
         streams=streams,
+        former=known.get(b"gateway", b"").decode(),
     )

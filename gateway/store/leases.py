@@ -36,7 +36,8 @@ class Want:
     """A tenant's limit, and how much of it this gateway was asked for, in the same unit.
 
     `sure` is the part that it gets in any case of what it would have if all gateways had alike.
-    `whole`: it is a count, of which nobody can use a part.
+    `whole`: it is a count, of which nobody can use a part. `gateways`: how many the mesh is to have,
+    of which some may be away.
     """
 
     tenant: str
@@ -45,6 +46,7 @@ class Want:
     demand: float
     sure: float = 0.0
     whole: bool = False
+    gateways: int = 1
 
 
 class Leases(Protocol):
@@ -62,8 +64,8 @@ class Leases(Protocol):
 def slice_of(want: Want, others: Sequence[tuple[float, float]]) -> float:
     """The slice for one gateway; `others` are the live others' (demand, slice).
 
-    While all that is asked for fits, each has what it is asked for and an even part of the rest.
-    Else nobody has more than an even part of what the more modest leave (max-min fairness). Of a
+    While all that is asked for fits, each has what it is asked for and an even part of the rest, of
+    which those that are away leave theirs: who comes back finds it, and refuses nobody meanwhile. Else nobody has more than an even part of what the more modest leave (max-min fairness). Of a
     count each has the whole part of that, and who finds a one that the parts leave over has it until
     nearly nothing of it is due there any more. `scripts/lease.lua` says the same.
     """
@@ -75,7 +77,7 @@ def slice_of(want: Want, others: Sequence[tuple[float, float]]) -> float:
             level = even
             break
         room -= demand
-    rest = room / count if level == math.inf else 0.0
+    rest = room / max(count, want.gateways) if level == math.inf else 0.0
 
     def fair(demand: float) -> float:
         return max(min(demand, level) + rest, want.total * want.sure / count)
@@ -147,7 +149,7 @@ class RedisLeases:
     def _command(self, want: Want) -> Command:
         key = f"seedance:lease:{{{want.tenant}}}:{want.limit}"
         part_min = PART_MIN if want.whole else -1
-        numbers = (want.total, want.demand, _TTL_MS, want.sure, part_min)
+        numbers = (want.total, want.demand, _TTL_MS, want.sure, part_min, want.gateways)
         return _SCRIPT.call([key], [self._gateway, *map(repr, numbers)])
 
     async def close(self) -> None:

@@ -39,6 +39,7 @@ NOTES_MAX = 1_000
 @dataclass(slots=True)
 class _Session:
     epoch: int
+    gateway: str = ""
     created: bytes = b""
     last_seq: int = 0
     acked: int = 0
@@ -49,6 +50,11 @@ class _Session:
     expires_at: float = 0.0
     gone: bool = False
     swept: bool = False
+
+    def is_of_another(self, epoch: int, gateway: str) -> bool:
+        if self.epoch == epoch:
+            return self.gateway not in ("", gateway)
+        return self.epoch > epoch
 
     def write_stream(self, write: StreamWrite) -> None:
         known = self.live.get(write.id, StoredStream(write.id, b"", "", (), 0, 0))
@@ -92,18 +98,18 @@ class MemoryStore:
         self.usage: deque[UsageEvent] = deque(maxlen=USAGE_KEPT_MAX)
         self.leases: dict[str, GatewayLease] = {}
 
-    async def commit(self, writes: Sequence[SessionWrite]) -> CommitResult:
+    async def commit(self, writes: Sequence[SessionWrite], gateway: str = "") -> CommitResult:
         """Write all; see the base."""
         refused: dict[str, set[str]] = {"fenced": set(), "missing": set()}
         for write in writes:
-            refusal = self._commit_one(write)
+            refusal = self._commit_one(write, gateway)
             if refusal:
                 refused[refusal].add(write.session)
         return CommitResult(frozenset(refused["fenced"]), frozenset(refused["missing"]))
 
-    def _commit_one(self, write: SessionWrite) -> str:
+    def _commit_one(self, write: SessionWrite, gateway: str) -> str:
         stored = self._find(write.session)
-        if stored is not None and (stored.epoch > write.epoch or stored.gone):
+        if stored is not None and (stored.gone or stored.is_of_another(write.epoch, gateway)):
             return "fenced"
         if stored is None and write.created is not None:
             token_hash = json.loads(write.created)["token_hash"]
@@ -121,7 +127,7 @@ class MemoryStore:
         session.expires_at = self._clock.monotonic() + self._resume_ttl_s + KEEP_S
         if write.closed:
             return ""
-        session.epoch = write.epoch
+        session.epoch, session.gateway = write.epoch, gateway
         session.created = write.created or session.created
         session.write_log(write)
         for stream in write.streams:
@@ -130,7 +136,13 @@ class MemoryStore:
         return ""
 
     async def claim(
-        self, session: str, token_hash: str, *, bars: bool = False
+        self,
+        session: str,
+        token_hash: str,
+        gateway: str = "",
+        *,
+        above: int = 0,
+        bars: bool = False,
     ) -> StoredSession | None:
         """Become the owner; see the base."""
         stored = self._find(session)
@@ -144,14 +156,17 @@ class MemoryStore:
         if not hmac.compare_digest(known_hash.encode(), token_hash.encode()):
             raise PermissionError
         self._set_deadline(stored, OWNER_SILENCE_S)
-        return self._claimed(session, stored)
+        return self._claimed(session, stored, gateway, above)
 
-    async def epoch_of(self, session: str) -> int | None:
-        """The owner's epoch; see the base."""
+    async def raise_epoch(self, session: str, above: int, gateway: str) -> int | None:
+        """Become the owner of a session that is known; see the base."""
         stored = self._find(session)
-        return None if stored is None or stored.gone else stored.epoch
+        if stored is None or stored.gone or stored.swept:
+            return None
+        stored.epoch, stored.gateway = max(stored.epoch, above) + 1, gateway
+        return stored.epoch
 
-    async def sweep(self, limit: int) -> list[StoredSession]:
+    async def sweep(self, limit: int, gateway: str = "") -> list[StoredSession]:
         """Claim sessions past their deadline; see the base."""
         now = self._clock.monotonic()
         for name in [n for n, s in self._sessions.items() if s.expires_at <= now]:
@@ -164,7 +179,7 @@ class MemoryStore:
         for _, stored in due[:limit]:
             stored.swept = True
             stored.deadline = now + SWEEP_RETRY_S
-        return [self._claimed(name, stored) for name, stored in due[:limit]]
+        return [self._claimed(name, stored, gateway, 0) for name, stored in due[:limit]]
 
     async def delete(self, session: str, epoch: int) -> None:
         """Forget a session; see the base."""
@@ -231,8 +246,9 @@ class MemoryStore:
     def _set_deadline(self, session: _Session, slack_s: float) -> None:
         session.deadline = self._clock.monotonic() + self._resume_ttl_s + slack_s
 
-    def _claimed(self, name: str, session: _Session) -> StoredSession:
-        session.epoch += 1
+    def _claimed(self, name: str, session: _Session, gateway: str, above: int) -> StoredSession:
+        former = session.gateway
+        session.epoch, session.gateway = max(session.epoch, above) + 1, gateway
         session.expires_at = self._clock.monotonic() + self._resume_ttl_s + KEEP_S
         return StoredSession(
             session=name,
@@ -242,4 +258,5 @@ class MemoryStore:
             acked=session.acked,
             entries=tuple(session.log),
             streams={**session.ends, **session.live},
+            former=former,
         )

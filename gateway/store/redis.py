@@ -24,6 +24,7 @@ from gateway.store.base import (
     GatewayLease,
     SessionWrite,
     StoredSession,
+    StoreLateError,
     StoreUnavailableError,
     UsageEvent,
     UsageMarks,
@@ -35,7 +36,15 @@ from gateway.store.names import SESSION_ID
 from gateway.store.redis_notes import RedisNotes
 from mesh.clock import Clock
 from mesh.store import USAGE_PAYLOAD_FIELD, Partitions
-from mesh.store_link import Argument, Command, Reply, Script, StoreMisfitError, open_link
+from mesh.store_link import (
+    Argument,
+    Command,
+    LateTimeoutError,
+    Reply,
+    Script,
+    StoreMisfitError,
+    open_link,
+)
 
 __all__ = ["RedisStore"]
 
@@ -98,14 +107,14 @@ class RedisStore(RedisNotes):
         self._belief = StoreBelief(clock, settle_s)
         self._resume_ttl_s = resume_ttl_s
 
-    async def commit(self, writes: Sequence[SessionWrite]) -> CommitResult:
+    async def commit(self, writes: Sequence[SessionWrite], gateway: str = "") -> CommitResult:
         """Write all, in one round trip for each `COMMIT_SESSIONS_MAX`; see the base."""
         refused: list[tuple[str, Reply]] = []
         for start in range(0, len(writes), COMMIT_SESSIONS_MAX):
             batch = writes[start : start + COMMIT_SESSIONS_MAX]
-            calls = list(self._calls(batch))
-            commands = [itertools.starmap(self._commit_command, calls), self._watch_commands(batch)]
-            replies = await self._run([*itertools.chain.from_iterable(commands)], kept=True)
+            calls = list(_by_partition(batch, self._partitions))
+            commits = [self._commit_command(*call, gateway) for call in calls]
+            replies = await self._run([*commits, *self._watch_commands(batch)], kept=True)
             for (_, called), said in zip(calls, replies, strict=False):
                 refused += [
                     (w.session, verdict) for w, verdict in zip(called, said, strict=True) if verdict
@@ -119,23 +128,13 @@ class RedisStore(RedisNotes):
             failed=frozenset(session for session, verdict in refused if isinstance(verdict, bytes)),
         )
 
-    def _calls(
-        self, writes: Sequence[SessionWrite]
-    ) -> Iterator[tuple[int, Sequence[SessionWrite]]]:
-        """What one script call writes: sessions of one partition, and not too many."""
-        parts: dict[int, list[SessionWrite]] = {}
-        of = self._partitions.of
-        for write in writes:
-            parts.setdefault(of(write.session), []).append(write)
-        for partition, part in parts.items():
-            for first in range(0, len(part), SCRIPT_SESSIONS_MAX):
-                yield partition, part[first : first + SCRIPT_SESSIONS_MAX]
-
-    def _commit_command(self, partition: int, writes: Sequence[SessionWrite]) -> Command:
+    def _commit_command(
+        self, partition: int, writes: Sequence[SessionWrite], gateway: str
+    ) -> Command:
         keys = map(self._partitions.session_key, [write.session for write in writes])
         return _SCRIPTS["commit"].call(
             [self._partitions.usage_stream(partition), *keys],
-            commit_arguments(writes, self._resume_ttl_s),
+            commit_arguments(writes, self._resume_ttl_s, gateway),
         )
 
     def _check_errors(self, errors: Sequence[bytes]) -> None:
@@ -146,17 +145,23 @@ class RedisStore(RedisNotes):
             _log.error("a session cannot be written: %s", error.decode())
 
     async def claim(
-        self, session: str, token_hash: str, *, bars: bool = False
+        self,
+        session: str,
+        token_hash: str,
+        gateway: str = "",
+        *,
+        above: int = 0,
+        bars: bool = False,
     ) -> StoredSession | None:
         """Become the owner; see the base."""
         if not SESSION_ID.fullmatch(session):
             return None
         await self._settled(session)
-        reply = await self._claim("resume", session, token_hash)
+        reply = await self._claim("resume", session, gateway, token_hash, above)
         if reply[0] == b"unknown":
             await self._sure_it_is_gone(session)
             if bars:  # by the same script: it may have come meanwhile
-                reply = await self._claim("bar", session, token_hash)
+                reply = await self._claim("bar", session, gateway, token_hash, above)
         if reply[0] == b"denied":
             raise PermissionError
         if reply[0] == b"failed":
@@ -165,22 +170,18 @@ class RedisStore(RedisNotes):
             return None
         return read_claimed(session, *reply[1:])
 
-    async def epoch_of(self, session: str) -> int | None:
-        """The owner's epoch; see the base."""
-        if not SESSION_ID.fullmatch(session):
-            return None
-        ((epoch, gone),) = await self._run(
-            [("HMGET", self._partitions.session_key(session), "epoch", "gone")]
-        )
-        return int(epoch) if epoch is not None and gone is None else None
+    async def raise_epoch(self, session: str, above: int, gateway: str) -> int | None:
+        """Become the owner of a session that is known; see the base."""
+        reply = await self._claim("raise", session, gateway, above=above)
+        return int(reply[1]) if reply[0] == b"raised" else None
 
-    async def sweep(self, limit: int) -> list[StoredSession]:
+    async def sweep(self, limit: int, gateway: str = "") -> list[StoredSession]:
         """Claim sessions past their deadline; see the base."""
         await self._settled()
         swept: list[StoredSession] = []
         for shard in range(DEADLINE_SHARDS):
             if len(swept) < limit:
-                swept += await self._sweep_shard(shard, limit - len(swept))
+                swept += await self._sweep_shard(shard, limit - len(swept), gateway)
         return swept
 
     async def delete(self, session: str, epoch: int) -> None:
@@ -255,13 +256,13 @@ class RedisStore(RedisNotes):
                 shards.setdefault(_shard_of(write.session), []).extend((write.session, due_ms))
         return [_script("watch", _deadlines_key(s), args) for s, args in shards.items()]
 
-    async def _sweep_shard(self, shard: int, limit: int) -> list[StoredSession]:
+    async def _sweep_shard(self, shard: int, limit: int, gateway: str) -> list[StoredSession]:
         key = _deadlines_key(shard)
         (due,) = await self._run([_script("due", key, (limit, round(SWEEP_RETRY_S * 1000)))])
         swept: list[StoredSession] = []
         later: list[Command] = []
         for session in (name.decode() for name in due):
-            reply = await self._claim("sweep", session, "")
+            reply = await self._claim("sweep", session, gateway)
             if reply[0] == b"claimed":
                 swept.append(read_claimed(session, *reply[1:]))
             elif reply[0] == b"later":
@@ -272,10 +273,12 @@ class RedisStore(RedisNotes):
             await self._run(later)
         return swept
 
-    async def _claim(self, mode: str, session: str, token_hash: str) -> list[Reply]:
+    async def _claim(
+        self, mode: str, session: str, gateway: str, token_hash: str = "", above: int = 0
+    ) -> list[Reply]:
         keep_ms = round((self._resume_ttl_s + KEEP_S) * 1000)
         deadline_ms = round((self._resume_ttl_s + OWNER_SILENCE_S) * 1000)
-        arguments = (mode, token_hash, keep_ms, deadline_ms)
+        arguments = (mode, token_hash, keep_ms, deadline_ms, gateway, above)
         key = self._partitions.session_key(session)
         (reply,) = await self._answers([_script("claim", key, arguments)])
         if isinstance(reply, ResponseError):
@@ -320,6 +323,8 @@ class RedisStore(RedisNotes):
                     type(reply) is not ResponseError or _is_of_the_server(str(reply))
                 ):
                     raise reply
+        except LateTimeoutError as error:
+            raise StoreLateError from error
         except (RedisError, OSError) as error:
             raise self._away(_told(error)) from error
         if self._belief.answered():
@@ -330,6 +335,18 @@ class RedisStore(RedisNotes):
         if self._belief.failed():
             _log.warning("the store is away: %s", why)
         return StoreUnavailableError(why)
+
+
+def _by_partition(
+    writes: Sequence[SessionWrite], partitions: Partitions
+) -> Iterator[tuple[int, Sequence[SessionWrite]]]:
+    """What each script call writes: sessions of one partition, and not too many."""
+    parts: dict[int, list[SessionWrite]] = {}
+    for write in writes:
+        parts.setdefault(partitions.of(write.session), []).append(write)
+    for partition, part in parts.items():
+        for first in range(0, len(part), SCRIPT_SESSIONS_MAX):
+            yield partition, part[first : first + SCRIPT_SESSIONS_MAX]
 
 
 def _is_of_the_server(error: str) -> bool:

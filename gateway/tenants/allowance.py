@@ -7,7 +7,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from gateway.store.leases import Want
-from gateway.tenants.bucket import TokenBucket
+from gateway.tenants.bucket import Standing, TokenBucket
 from gateway.tenants.model import Rate, Tenant
 from gateway.tenants.pacer import CreditPacer
 from gateway.tenants.quota import quota
@@ -104,6 +104,11 @@ class Allowance:
         self._asked[Limit.TOKENS] += tokens
         self._asked[Limit.BYTES] += text_bytes
 
+    def standings(self, now: float) -> dict[Limit, Standing]:
+        """How full the buckets of requests and of tokens are, of those that it has."""
+        buckets = {Limit.REQUESTS: self._requests, Limit.TOKENS: self.pacer.tokens}
+        return {limit: bucket.standing(now) for limit, bucket in buckets.items() if bucket}
+
     def _refusal(self, limit: Limit, retry_after_ms: int) -> SeedanceError:
         message = f"the limit of {limit.value} ({self._total(limit):g}) is reached"
         return SeedanceError(ErrorCode.RATE_LIMITED, message, retry_after_ms=retry_after_ms)
@@ -121,6 +126,7 @@ class Allowance:
                 self._demand(limit, period_s),
                 SURE_PART if limit in _RATES else 0.0,
                 whole=limit not in _RATES,
+                gateways=round(1 / self._share),
             )
             for limit in Limit
             if (total := self._total(limit)) < math.inf

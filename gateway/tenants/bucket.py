@@ -6,10 +6,21 @@ back after the time that was named finds room, and whoever comes a millisecond s
 
 from __future__ import annotations
 
-__all__ = ["TokenBucket"]
+from dataclasses import dataclass
+
+__all__ = ["Standing", "TokenBucket"]
 
 _UNIT = 10**9
 _US = 10**6
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How full a bucket is: `room` of `burst` whole units, and full again in so many milliseconds."""
+
+    burst: int
+    room: int
+    full_in_ms: int
 
 
 class TokenBucket:
@@ -63,6 +74,11 @@ class TokenBucket:
         """Whole units that are there; below 0: a debt."""
         self._flow(now)
         return self._level // _UNIT
+
+    def standing(self, now: float) -> Standing:
+        """How full it is; a debt is no room."""
+        burst = self._cap // _UNIT
+        return Standing(burst, max(0, self.room(now)), self.wait_ms(burst + 1, now))
 
     def _flow(self, now: float) -> None:
         at = round(now * _US)

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from gateway.signed_tokens import KeySet
 from gateway.store.base import StoreUnavailableError
 from gateway.store.leases import Leases
-from gateway.tenants.allowance import Allowance
+from gateway.tenants.allowance import Allowance, Limit
+from gateway.tenants.bucket import Standing
 from gateway.tenants.model import NO_TENANTS, Tenant, TenantBook
 from gateway.tenants.quota import LoadFactor
 from gateway.upstream.base import Upstream
@@ -119,6 +120,10 @@ class Tenants:
         text_bytes = sum(_text_bytes(one) for one in (request, *more))
         allowance.admit(streams, text_bytes, self._clock.monotonic())
         return Permit(allowance, streams)
+
+    def standings(self, name: str) -> dict[Limit, Standing]:
+        """What the tenant's rates leave it at this gateway now."""
+        return self.of(name).standings(self._clock.monotonic())
 
     def adopt(self, name: str) -> Permit:
         """A stream that was let in at another gateway goes on here: it counts, and is not refused."""

@@ -21,11 +21,12 @@ from typing import Annotated
 
 import typer
 
-from launcher.bench.fake_instance import TEXT_BYTES, made_ago_s
+from launcher.bench.fake_instance import TEXT_BYTES
 from launcher.bench.figures import cpu_s, more_files, percentile
+from launcher.bench.light_reader import LightReader
 from launcher.bench.mesh import RunningMesh, running_mesh
 from launcher.bench.pass_through import PassThrough, is_installed, pass_through
-from launcher.bench.reader import Reader, open_readers, script_messages
+from launcher.bench.reader import open_all, script_messages
 from launcher.blueprint import ProcessSpec, UpOptions
 from launcher.ports import free_port
 
@@ -51,7 +52,10 @@ class HopLoad:
 
 @dataclass(frozen=True, slots=True)
 class HopRow:
-    """What was seen in `wall_s`; CPU is the gateway's and, where frames went through nginx, nginx's."""
+    """What was seen in `wall_s`; CPU is the gateway's and, where frames went through nginx, nginx's.
+
+    Frames are all that have a number: a `flush` now and then is among them.
+    """
 
     load: HopLoad
     tokens: int
@@ -128,19 +132,7 @@ async def hop_mesh(data: Path, gateway_flags: tuple[str, ...] = ()) -> AsyncIter
         yield mesh
 
 
-class _Lateness:
-    """How late each frame's first token is."""
-
-    def __init__(self, readers: list[Reader]) -> None:
-        self.seen: list[float] = []
-        for reader in readers:
-            reader.on_token = self._token
-
-    def _token(self, reader: Reader) -> None:
-        self.seen.append(made_ago_s(reader.delta[:TEXT_BYTES]))
-
-
-def _tokens(readers: list[Reader]) -> int:
+def _tokens(readers: list[LightReader]) -> int:
     """What has come, by where the last frames' text begins."""
     return sum(reader.offset // TEXT_BYTES for reader in readers)
 
@@ -156,22 +148,24 @@ async def measure_hop(
     pid = mesh.pid(GATEWAY)
     assert pid is not None  # noqa: S101 - nobody kills it here
     address = mesh.specs[GATEWAY].address if proxy is None else proxy.address
-    readers = await open_readers(address, load.streams)
+    readers = await open_all(LightReader, address, load.streams)
     for reader in readers:
         reader.ask(script_messages([b"x"], dt_ms=load.dt_ms, repeat=1))
     await asyncio.sleep(WARM_S)
     profiler = _profiler(pid, seconds, profile) if profile else None
-    loop, lateness = asyncio.get_running_loop(), _Lateness(readers)
+    loop, late_s = asyncio.get_running_loop(), list[float]()
+    for reader in readers:
+        reader.late_s = late_s
     began, used, proxy_used = loop.time(), cpu_s(pid), proxy.cpu_s() if proxy else 0.0
-    tokens, frames = _tokens(readers), sum(reader.tokens for reader in readers)
+    tokens, frames = _tokens(readers), sum(reader.seq for reader in readers)
     await asyncio.sleep(seconds)
     row = HopRow(
         load,
         _tokens(readers) - tokens,
-        sum(reader.tokens for reader in readers) - frames,
+        sum(reader.seq for reader in readers) - frames,
         cpu_s(pid) - used,
         loop.time() - began,
-        lateness.seen,
+        late_s,
         proxy.cpu_s() - proxy_used if proxy else 0.0,
     )
     if profiler is not None:
@@ -196,6 +190,8 @@ async def _run(
     data: Path, loads: list[HopLoad], seconds: float, flags: tuple[str, ...], profile: Path | None
 ) -> None:
     async with hop_mesh(data, flags) as mesh:
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, cores[1:] or cores)  # the clients, and nginx
         for load in loads:
             row = await measure_hop(mesh, load, seconds, profile=profile)
             print(row.line(), flush=True)

@@ -121,6 +121,11 @@ class Reader(asyncio.Protocol):
         """The text of the last token frame, as JSON has it; empty: there was none."""
         return self._last_token.partition(b'"delta":"')[2].partition(b'"')[0]
 
+    @property
+    def heard_last(self) -> str:
+        """The last numbered frame, for people."""
+        return self._last.decode(errors="replace")
+
     def acknowledge(self) -> None:
         """Say that everything that came is processed."""
         if self._timer is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import fmean
 
-__all__ = ["noise", "quiet"]
+__all__ = ["noise", "quiet", "spread"]
 
 # The share of the rounds that counts.
 QUIET_SHARE = 3
@@ -27,3 +27,11 @@ def noise(values: Sequence[float]) -> float:
     if len(values) < 2:  # noqa: PLR2004 - no halves
         return 0.0
     return abs(quiet(values[::2]) - quiet(values[1::2])) / quiet(values)
+
+
+def spread(values: Sequence[float]) -> float:
+    """The middle half of the rounds, from its lowest to its highest, as a share of the median."""
+    ordered = sorted(values)
+    quarter = len(ordered) // 4
+    middle = ordered[quarter : len(ordered) - quarter]
+    return (middle[-1] - middle[0]) / ordered[len(ordered) // 2]

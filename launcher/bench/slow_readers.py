@@ -17,12 +17,15 @@ from launcher.bench.mesh import RunningMesh, running_mesh
 from launcher.bench.reader import Reader, open_readers, script_messages
 from launcher.blueprint import UpOptions
 from launcher.ports import free_port
+from mesh.rpc.channel import open_channel
+from seedance.v2 import inference_pb2 as pb
+from seedance.v2 import inference_pb2_grpc
 
 __all__ = ["ack_storm", "slow_readers"]
 
-KIB, MIB = 1024, 1024 * 1024
+KIB = 1024
 WITHIN_S = 120.0
-SETTLE_S = 4.0
+SETTLE_S, POLL_S = 4.0, 1.0
 PING_EVERY_S = 4.0
 # 500 KB of text, which no window and no buffer of a connection holds: whoever does not read is stalled.
 FLOOD_TOKENS = 100_000
@@ -31,6 +34,7 @@ RISE_MAX = 0.05
 # Two thousand readers at this pace leave two cores half idle. A phase outlasts the 8 s after which a
 # stream pauses whose reader acknowledges nothing (§2).
 DT_MS, PHASE_S, ROUNDS = 800.0, 16.0, 3
+ASKED_WITHIN_S = 10.0
 STORM_READERS, STORM_DT_MS, STORM_PHASE_S = 200, 50.0, 8.0
 STORM_PER_S = 100_000
 _ROOMY = ("--batch-max", "2048", "--step-tokens-max", "8192", "--queue-max", "4096")
@@ -79,17 +83,26 @@ async def _kept_alive(readers: list[Reader]) -> AsyncIterator[None]:
     for reader in readers:
         if reader.ended.done():
             reader.ended.result()
-            raise ConnectionError("a stream has ended that was to be stalled")
+            raise ConnectionError(f"a stream has ended: {reader.heard_last}")
 
 
-async def _filled(pid: int, port: int) -> None:
-    """Return when neither the gateway nor its send queues grow any more."""
+async def _load_of(address: str) -> pb.InstanceLoad:
+    async with open_channel(address) as channel:
+        stub = inference_pb2_grpc.InferenceStub(channel)  # type: ignore[no-untyped-call]
+        answer: pb.DescribeResponse = await stub.Describe(pb.DescribeRequest())
+    return answer.load
+
+
+async def _all_paused(mesh: RunningMesh, count: int) -> None:
+    """Return when so many sequences hold blocks and none of them is in a batch, or wants to be."""
+    addresses = [mesh.specs[name].address for name in mesh.names("inference")]
     async with asyncio.timeout(WITHIN_S):
-        held, now = 0, MIB
-        while now >= held + MIB:
-            held = now
-            await asyncio.sleep(SETTLE_S)
-            now = resident_bytes(pid) + unsent_bytes(port)
+        while True:
+            loads = await asyncio.gather(*map(_load_of, addresses))
+            busy = sum(load.running + load.waiting for load in loads)
+            if not busy and sum(load.total_blocks - load.free_blocks for load in loads) >= count:
+                return
+            await asyncio.sleep(POLL_S)
 
 
 async def _stalled_memory(data: Path, count: int, *, windowed: bool) -> tuple[float, float]:
@@ -107,7 +120,8 @@ async def _stalled_memory(data: Path, count: int, *, windowed: bool) -> tuple[fl
             reader.stall()
             reader.ask(script_messages([b"word "], dt_ms=0, repeat=FLOOD_TOKENS))
         async with _kept_alive(readers):
-            await _filled(pid, port)
+            await _all_paused(mesh, count)
+            await asyncio.sleep(SETTLE_S)
         own = (resident_bytes(pid) - before) / count
         kernel = (unsent_bytes(port) - queued) / count
         for reader in readers:
@@ -177,10 +191,10 @@ async def _rise(data: Path, count: int, step: Callable[[], None]) -> Figure:
     async with running_mesh(_options(data)) as mesh:
         _, _, address = _gateway(mesh)
         readers = await open_readers(address, count)
-        # Evenly over a token's time, as people come: all at once, each would wait for all others.
+        # One after the other, as people come: all at once, each would wait for all others.
         for reader in readers:
             reader.ask(script_messages([b"word "], dt_ms=DT_MS, repeat=100_000))
-            await asyncio.sleep(DT_MS / 1_000 / count)
+            await asyncio.sleep(ASKED_WITHIN_S / count)
         async with _kept_alive(readers):
             await asyncio.sleep(SETTLE_S)
             load = _Load(mesh)

@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 
 from metering.invoice.document import Invoice, moment_text
 from metering.invoice.pricing import Line, plain
-from metering.paper.sheet import Markup, element, facts, join, row, sheet
+from metering.paper.sheet import Markup, element, facts, join, number_class, row, sheet
 
 __all__ = ["to_html"]
 
@@ -126,7 +126,10 @@ def _row(line: Line, several: bool) -> Markup:
     item = f"{line.description} (prices {line.version})" if named else line.description
     dull = "" if line.amount or line.quantity else "none"
     if not line.unit:
-        money = (element("td", text, class_="n") for text in (_exact(line), _grouped(line.amount)))
+        money = (
+            element("td", text, class_=number_class(text))
+            for text in (_exact(line), _grouped(line.amount))
+        )
         return element("tr", join((element("td", item, colspan="3"), *money)), class_=dull)
     quantity = f"{_grouped(line.quantity)} {line.unit}"
     cells = (item, quantity, _price(line), _exact(line), _grouped(line.amount))

@@ -7,7 +7,10 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib import resources
 
-__all__ = ["Markup", "element", "facts", "join", "row", "sheet"]
+__all__ = ["Markup", "element", "facts", "join", "number_class", "row", "sheet"]
+
+# Characters of a cell with a number that are shown in one line.
+LONG_NUMBER = 18
 
 
 class Markup(str):
@@ -35,10 +38,15 @@ def join(parts: Iterable[Markup]) -> Markup:
 def row(cells: Iterable[str], numbers_from: int, *, class_: str = "", tag: str = "td") -> Markup:
     """A table's row; cells from `numbers_from` on stand to the right."""
     made = (
-        element(tag, cell, class_="n" if at >= numbers_from else "")
+        element(tag, cell, class_=number_class(cell) if at >= numbers_from else "")
         for at, cell in enumerate(cells)
     )
     return element("tr", join(made), class_=class_)
+
+
+def number_class(text: str) -> str:
+    """How a cell with a number looks: one with very many digits is broken, lest it push the others off the page."""
+    return "n long" if len(text) > LONG_NUMBER else "n"
 
 
 def facts(told: Mapping[str, str]) -> Markup:

@@ -37,8 +37,12 @@ __all__ = ["MinuteSum", "ModelSum", "RefusedEntry", "SqlStore"]
 
 # How long a writer waits for another one (a person's sqlite3 shell, say) before it gives up.
 SQLITE_BUSY_MS = 5_000
-# Random ids walk all over a primary key's index: with the default of 2 MiB it is read again and again.
-SQLITE_CACHE_KIB = 64 * 1024
+# Random ids walk all over a primary key's index: with the default of 2 MiB it is read again and again. More than
+# this saves nothing (the system keeps the file's pages, too), and is most of what metering's memory grows by.
+SQLITE_CACHE_KIB = 8 * 1024
+# Pages of 4 KiB in the log before they go to their places in the file: a batch touches thousands, the next one many
+# of them again, and with the default of 1,000 each would be written twice for each batch.
+SQLITE_LOG_PAGES = 16_384
 _BIGINT_MAX = 2**63 - 1
 _LATER_COLUMNS = {
     "position": "BIGINT NOT NULL DEFAULT 0",
@@ -231,4 +235,5 @@ def _set_pragmas(connection: Any, _record: object) -> None:
     cursor.execute("PRAGMA synchronous=FULL")
     cursor.execute(f"PRAGMA busy_timeout={SQLITE_BUSY_MS}")
     cursor.execute(f"PRAGMA cache_size=-{SQLITE_CACHE_KIB}")
+    cursor.execute(f"PRAGMA wal_autocheckpoint={SQLITE_LOG_PAGES}")
     cursor.close()

@@ -34,6 +34,9 @@ LOAD_BOUND = 1.25
 # An instance with fewer sequences than this is never passed over: a warm prefix cache is worth
 # more than the even spread of so little work.
 LOAD_FLOOR_SEQUENCES = 4
+# So many places below the bound are kept for keys whose prompt the instance knows. With few sequences
+# each, chance brings an instance to its bound all the time, and who comes back would be sent away.
+PLACES_KEPT = 1
 
 
 class Outcome(Enum):
@@ -141,7 +144,7 @@ class Table:
 
         `holders` are the ids of those who know the prompt's beginning, the longest first: among
         instances below their bound the longest wins. Affinity decides between equals, and when
-        nobody knows it. Those at their bound leave the key to the next in its order: it cannot
+        nobody knows it, and then the last place below the bound is kept. Those at their bound leave the key to the next in its order: it cannot
         happen that all are, unless some are excluded; then affinity alone decides.
         """
         scores = self._rendezvous.scores(key)
@@ -156,19 +159,19 @@ class Table:
             best = self._best(known, total)
             if best is not None:
                 return best
-        return self._best(scores.copy(), total) or self._first(scores)
+        return self._best(scores.copy(), total, PLACES_KEPT) or self._first(scores)
 
-    def _best(self, scores: list[float], total: float) -> Instance | None:
-        """The highest score above 0 among those below their bound; uses up the list."""
+    def _best(self, scores: list[float], total: float, kept: int = 0) -> Instance | None:
+        """The highest score above 0 among those below their bound less `kept`; uses up the list."""
         while highest := max(scores, default=0.0):
             place = scores.index(highest)
-            if self._carried[place] < self._bound(place, total):
+            if self._carried[place] < self._bound(place, total, kept):
                 return self.instances[place]
             scores[place] = 0.0
         return None
 
-    def _bound(self, place: int, total: float) -> float:
-        return max(LOAD_FLOOR_SEQUENCES, math.ceil(self._bounds[place] * total))
+    def _bound(self, place: int, total: float, kept: int) -> float:
+        return max(LOAD_FLOOR_SEQUENCES, math.ceil(self._bounds[place] * total) - kept)
 
     def _first(self, scores: list[float]) -> Instance | None:
         highest = max(scores, default=0.0)

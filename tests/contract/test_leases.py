@@ -129,6 +129,22 @@ async def test_a_dead_gateways_slice_comes_back(leases: Harness) -> None:
     assert await ask(leases, 1, 90) == 100
 
 
+async def test_a_gateway_that_comes_back_finds_its_part(leases: Harness) -> None:
+    """While it was away the others had what they were asked for and their part of the rest, not its own."""
+
+    async def connect(gateway: int, demand: float) -> float:
+        want = Want("acme", "connections", 10, demand, whole=True, gateways=2)
+        return (await leases.gateways[gateway].renew([want]))[0]
+
+    await connect(0, 2)
+    await leases.pass_time(LEASE_TTL_S + 0.01)
+    assert await connect(0, 2) == 6
+    assert await connect(1, 3) == 4
+    assert await connect(0, 9) == 6
+    await leases.pass_time(LEASE_TTL_S + 0.01)
+    assert await connect(0, 12) == 10
+
+
 async def test_limits_and_tenants_are_apart(leases: Harness) -> None:
     """One call renews many; none touches another."""
     wants = [
@@ -190,7 +206,7 @@ def test_what_is_lent_is_never_more_than_the_limit(
         clock.advance(pause)
         live = {g: v for g, v in lent.items() if v[2] > clock.now}
         others = [(d, s) for g, (d, s, _) in live.items() if g != str(gateway)]
-        mine = slice_of(Want("acme", "requests", 100, demand, 0.1), others)
+        mine = slice_of(Want("acme", "requests", 100, demand, 0.1, gateways=2), others)
         lent = {**live, str(gateway): (demand, mine, clock.now + LEASE_TTL_S)}
         assert sum(s for _, s, _ in lent.values()) <= 100 + 1e-9
         assert mine >= 0

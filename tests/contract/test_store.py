@@ -175,28 +175,11 @@ async def test_a_commit_of_everything(store: StoreUnderTest) -> None:
     assert result == CommitResult(frozenset({names[0], names[-1]}), frozenset({"never-seen"}))
 
 
-async def test_epochs_rise_by_one(store: StoreUnderTest) -> None:
-    """CASES 50: each claim raises the epoch by one; `epoch_of` tells it."""
-    await store.one.commit([FIRST])
-    assert await store.one.epoch_of("s1") == 1
-    assert [(await _claim(store)).epoch for _ in range(3)] == [2, 3, 4]
-    assert await store.one.epoch_of("s1") == 4
-
-
-async def test_another_token_is_refused(store: StoreUnderTest) -> None:
-    """A wrong token claims nothing and leaves the owner alone."""
-    await store.one.commit([FIRST])
-    with pytest.raises(PermissionError):
-        await store.other.claim("s1", "00" * 32)
-    assert await store.one.epoch_of("s1") == 1
-
-
 @pytest.mark.parametrize("session", ["nobody", "", "a b", "s1}:log", "\ud83d", "x" * 65])
 async def test_unknown_sessions_are_none(store: StoreUnderTest, session: str) -> None:
     """CASES 20: whatever a client calls a session, an unknown one is None and nothing breaks."""
     await store.one.commit([FIRST])
     assert await store.one.claim(session, HASH) is None
-    assert await store.one.epoch_of(session) is None
 
 
 async def test_what_a_client_was_told_is_gone_does_not_come(store: StoreUnderTest) -> None:
@@ -217,7 +200,7 @@ async def test_a_write_to_nothing_is_missing(store: StoreUnderTest) -> None:
     """A store that lost the session says so, and takes it when it is written anew."""
     part = SessionWrite("s1", 3, entries=_entries(41))
     assert (await store.one.commit([part])).missing == {"s1"}
-    assert await store.one.epoch_of("s1") is None
+    assert await store.one.raise_epoch("s1", 1, "a") is None
     whole = SessionWrite("s1", 3, created=CREATED, entries=_entries(41), acked=41, rewrite=True)
     result = await store.one.commit([whole])
     assert not result.missing
@@ -270,8 +253,9 @@ async def test_a_detached_session_is_swept_once(store: StoreUnderTest) -> None:
     assert await store.one.sweep(10) == []
     assert await store.one.claim("s1", HASH) is None
     assert (await store.one.commit([SessionWrite("s1", 1)])).fenced == {"s1"}
+    assert await store.one.raise_epoch("s1", 1, "a") is None
     await store.other.delete("s1", swept.epoch)
-    assert await store.one.epoch_of("s1") is None
+    assert await store.one.claim("s1", HASH) is None
 
 
 async def test_resume_puts_the_deadline_off(store: StoreUnderTest) -> None:
@@ -335,7 +319,7 @@ async def test_everything_expires(store: StoreUnderTest) -> None:
     await store.one.commit([replace(FIRST, entries=_entries(1), streams=(OPENED,), detached=True)])
     await store.pass_time(RESUME_TTL_S + KEEP_S + 1)
     assert await store.one.claim("s1", HASH) is None
-    assert await store.one.epoch_of("s1") is None
+    assert await store.one.raise_epoch("s1", 1, "a") is None
 
 
 async def test_a_bill_is_written_with_the_rest_or_not_at_all(store: StoreUnderTest) -> None:

@@ -321,6 +321,33 @@ async def test_a_long_upload_is_a_sign_of_life() -> None:
             await wait_until(lambda: not len(gateway.connections))
 
 
+async def test_a_message_in_many_pieces_is_kept_as_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fragments of one byte, and of none without end, cost no more than their message (CASES 41)."""
+    monkeypatch.setattr(ws_protocol, "FRAGMENTS_MAX", 64)
+    content = b'{"type":"ping","t":' + b"1" * 300 + b"}"
+    first, more, last = 0x01, 0x00, 0x80
+    async with running_gateway(FakeUpstream(FakeCluster())) as gateway, _stalled(gateway) as sock:
+        (connection,) = _connections(gateway)
+        protocol = _protocol(connection)
+        pieces = [_message(bytes((byte,)), more) for byte in content[1:-1]]
+        pieces[10:10] = [_message(b"", more)] * 500
+        begun = _message(content[:1], first) + b"".join(pieces)
+        most = 0
+
+        def came() -> bool:
+            nonlocal most
+            most = max(most, len(protocol.frames))
+            return sum(map(len, protocol.frames)) == len(content) - 1
+
+        flood = asyncio.create_task(_flood(sock, begun, len(begun)))
+        await wait_until(came)
+        await flood
+        assert most <= ws_protocol.FRAGMENTS_MAX
+        before = protocol.bytes_out
+        await _flood(sock, _message(content[-1:], last), 7)
+        await wait_until(lambda: protocol.bytes_out > before)
+
+
 async def test_whole_messages_leave_no_piece() -> None:
     """What has arrived in full is no upload that goes on."""
     async with running_gateway(FakeUpstream(FakeCluster())) as gateway, wire(gateway.url) as client:

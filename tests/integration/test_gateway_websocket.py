@@ -136,7 +136,7 @@ async def test_a_message_of_almost_1_mib_is_taken(gateway: GatewayUnderTest) -> 
 
 
 @pytest.mark.parametrize(
-    "query", ["mode=free", "instance=", "instance=a%20b", "instance=" + "x" * 65]
+    "query", ["mode=free", "canary=1", "instance=", "instance=a%20b", "instance=" + "x" * 65]
 )
 async def test_bad_query_parameters_are_named(gateway: GatewayUnderTest, query: str) -> None:
     """An `error` frame that names the parameter, then 4400."""

@@ -22,6 +22,7 @@ from seedance.v2 import inference_pb2_grpc, router_pb2, router_pb2_grpc
 from tests.support.instance import calling, eventually, running_instance
 from tests.support.router_process import running_router
 from tests.support.scripts import script
+from tests.support.service_process import START_S
 from tests.support.waiting import SURELY_S
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -127,7 +128,7 @@ async def _run(*argv: str) -> tuple[int | None, str, str]:
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-    out, err = await asyncio.wait_for(process.communicate(), 30)
+    out, err = await asyncio.wait_for(process.communicate(), START_S)
     return process.returncode, out.decode(), err.decode()
 
 
@@ -211,7 +212,7 @@ async def test_sigterm_lets_a_stream_end_and_exits_with_0() -> None:
         stdout=asyncio.subprocess.PIPE,
     )
     assert process.stdout is not None
-    ready = (await asyncio.wait_for(process.stdout.readline(), 30)).decode()
+    ready = (await asyncio.wait_for(process.stdout.readline(), START_S)).decode()
     assert re.fullmatch(r"ready 127\.0\.0\.1:\d+\n", ready)
     async with calling(ready.split()[1], secret=None) as call:
         caller = call()

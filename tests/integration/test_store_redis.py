@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -14,6 +16,7 @@ from gateway.store.base import (
     CommitResult,
     LogEntry,
     SessionWrite,
+    StoreLateError,
     StoreUnavailableError,
     StreamWrite,
     UsageEvent,
@@ -21,6 +24,7 @@ from gateway.store.base import (
 from gateway.store.belief import SETTLE_S, YOUNG_S
 from gateway.store.names import new_session_id
 from gateway.store.redis import RedisStore, _deadlines_key, _shard_of
+from mesh.store_link import LATE_S
 from tests.support.clock import FakeClock
 from tests.support.store_under_test import RESUME_TTL_S
 from tests.support.valkey import TestStore, running_valkey
@@ -43,7 +47,7 @@ async def test_away_is_said_by_every_call(server: TestStore) -> None:
     for call in (
         store.commit([FIRST]),
         store.claim("s1", HASH),
-        store.epoch_of("s1"),
+        store.raise_epoch("s1", 1, "a"),
         store.sweep(1),
         store.delete("s1", 1),
         store.add_usage([UsageEvent("e", b"{}")]),
@@ -206,7 +210,6 @@ async def test_one_sessions_fault_is_not_the_stores(server: TestStore) -> None:
         client.set("seedance:{s1}:log", "no list")
         result = await store.commit([SessionWrite("s1", 1, entries=entry), sound])
         assert result == CommitResult(failed=frozenset({"s1"}))
-        assert await store.epoch_of("s2") == 1
         with pytest.raises(StoreUnavailableError):
             await store.claim("s1", HASH)
         assert await store.claim("s2", HASH) is not None, "the store is not away"
@@ -228,4 +231,24 @@ async def test_a_server_that_takes_no_writes_is_away(server: TestStore) -> None:
             with pytest.raises(StoreUnavailableError):
                 await store.commit([FIRST])
             client.config_set(setting, good)
+    await store.close()
+
+
+async def test_a_busy_process_is_no_store_that_is_away(
+    server: TestStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A time-out that a blocked loop notices late is told apart: the store stays believed."""
+    monkeypatch.setattr("mesh.store_link.COMMAND_TIMEOUT_S", 0.1)
+    clock = FakeClock()
+    store = RedisStore(server.url, clock, RESUME_TTL_S)
+    await store.generation_mark()
+    await store.commit([FIRST])
+    clock.advance(SETTLE_S)
+    asked = asyncio.create_task(store.commit([FIRST]))
+    await asyncio.sleep(0)
+    time.sleep(0.1 + LATE_S + 0.1)  # noqa: ASYNC251 - the loop is to be blocked
+    with pytest.raises(StoreLateError):
+        await asked
+    assert await store.claim("s1", HASH) is not None, "nobody doubts it"
+    assert not caplog.records
     await store.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import math
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,30 @@ async def test_rate_limited_says_exactly_when_on_both_ways_in(tenancy: Tenancy) 
         assert (await ask(gateway, OTHER)).status_code == 200
         await asyncio.sleep(int(answer.headers["retry-after-ms"]) / 1000)
         assert (await ask(gateway, ACME)).status_code == 200
+
+
+async def test_answers_say_how_far_the_limits_are(tenancy: Tenancy) -> None:
+    """OpenAI's headers on answers, streams and refusals; a refusal's times agree; no limit, no header."""
+    limits = (
+        'limits: {requests_per_s: {base: "0.01", burst: 3}, tokens_per_s: {base: 5, burst: 50}}'
+    )
+    async with tenancy.running(limits) as gateway:
+        for left, stream in ((2, False), (1, True), (0, False)):
+            answer = await ask(gateway, ACME, stream=stream)
+            assert answer.status_code == 200
+            assert answer.headers["x-ratelimit-limit-requests"] == "3"
+            assert answer.headers["x-ratelimit-remaining-requests"] == str(left)
+            assert answer.headers["x-ratelimit-limit-tokens"] == "50"
+            assert 30 < int(answer.headers["x-ratelimit-remaining-tokens"]) <= 50
+        refused = await ask(gateway, ACME)
+        assert refused.status_code == 429
+        assert refused.headers["x-ratelimit-remaining-requests"] == "0"
+        assert refused.headers["x-ratelimit-reset-requests"].startswith("4m5")
+        retry_ms = int(refused.headers["retry-after-ms"])
+        assert 90_000 < retry_ms <= 100_000
+        assert int(refused.headers["retry-after"]) == math.ceil(retry_ms / 1000)
+        other = await ask(gateway, OTHER)
+        assert not [name for name in other.headers if name.startswith("x-ratelimit")]
 
 
 async def test_a_repeated_id_is_no_new_request(tenancy: Tenancy) -> None:

@@ -58,9 +58,13 @@ class Watch:
     def claimed(self, stored: StoredSession, *, swept: bool = False) -> None:
         """The store gave a session to a new owner."""
         self.tell(f"store: {stored.session} claimed, epoch {stored.epoch}, swept={swept}")
-        self.claimed_epochs[stored.session] = max(stored.epoch, self.claimed_epochs[stored.session])
+        self.raised(stored.session, stored.epoch)
         if swept:
             self.swept.add(stored.session)
+
+    def raised(self, session: str, epoch: int) -> None:
+        """The store has given a session this epoch."""
+        self.claimed_epochs[session] = max(epoch, self.claimed_epochs[session])
 
     def store_lost_data(self) -> None:
         """What it said before does not bind it any more."""

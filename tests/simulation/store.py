@@ -137,7 +137,7 @@ class StoreServer:
             result = error
         trap = (
             self.traps.pop(caller.name, None)
-            if method in ("commit", "add_usage", "claim")
+            if method in ("commit", "add_usage", "claim", "raise_epoch")
             else None
         )
         if trap is not None:
@@ -155,27 +155,32 @@ class StoreServer:
         else:
             self._loop.call_at(self._network.arrival(), _settle, answer, result)
 
-    async def _commit(self, writes: Sequence[SessionWrite]) -> CommitResult:
-        result = await self.memory.commit(writes)
+    async def _commit(self, writes: Sequence[SessionWrite], gateway: str) -> CommitResult:
+        result = await self.memory.commit(writes, gateway)
         for write in writes:
             if write.session not in result.fenced | result.missing:
                 self._watch.store_took(write)
         return result
 
-    async def _claim(self, session: str, token_hash: str, bars: bool) -> StoredSession | bool:
+    async def _claim(
+        self, session: str, token_hash: str, gateway: str, above: int, bars: bool
+    ) -> StoredSession | bool:
         """The session; else whether it was known, and is over."""
         known = session in self.memory._sessions
-        stored = await self.memory.claim(session, token_hash, bars=bars)
+        stored = await self.memory.claim(session, token_hash, gateway, above=above, bars=bars)
         if stored is None:
             return known
         self._watch.claimed(stored)
         return stored
 
-    async def _epoch_of(self, session: str) -> int | None:
-        return await self.memory.epoch_of(session)
+    async def _raise_epoch(self, session: str, above: int, gateway: str) -> int | None:
+        epoch = await self.memory.raise_epoch(session, above, gateway)
+        if epoch is not None:
+            self._watch.raised(session, epoch)
+        return epoch
 
-    async def _sweep(self, limit: int) -> list[StoredSession]:
-        swept = await self.memory.sweep(limit)
+    async def _sweep(self, limit: int, gateway: str) -> list[StoredSession]:
+        swept = await self.memory.sweep(limit, gateway)
         for stored in swept:
             self._watch.claimed(stored, swept=True)
         return swept
@@ -199,37 +204,43 @@ class RemoteStore:
         self._server = server
         self._belief = StoreBelief(clock)
 
-    async def commit(self, writes: Sequence[SessionWrite]) -> CommitResult:
+    async def commit(self, writes: Sequence[SessionWrite], gateway: str = "") -> CommitResult:
         """Write all; see the base."""
-        result: CommitResult = await self._ask("commit", writes)
+        result: CommitResult = await self._ask("commit", writes, gateway)
         return result
 
     async def claim(
-        self, session: str, token_hash: str, *, bars: bool = False
+        self,
+        session: str,
+        token_hash: str,
+        gateway: str = "",
+        *,
+        above: int = 0,
+        bars: bool = False,
     ) -> StoredSession | None:
         """Become the owner; see the base."""
         await self._settled()
         stored: StoredSession | PermissionError | bool = await self._ask(
-            "claim", session, token_hash, False
+            "claim", session, token_hash, gateway, above, False
         )
         if stored is False:
             await self.generation_mark()
             self._belief.check_lacking(session)
             if bars:
-                stored = await self._ask("claim", session, token_hash, True)
+                stored = await self._ask("claim", session, token_hash, gateway, above, True)
         if isinstance(stored, PermissionError):
             raise stored
         return None if isinstance(stored, bool) else stored
 
-    async def epoch_of(self, session: str) -> int | None:
-        """The owner's epoch; see the base."""
-        epoch: int | None = await self._ask("epoch_of", session)
+    async def raise_epoch(self, session: str, above: int, gateway: str) -> int | None:
+        """Become the owner of a session that is known; see the base."""
+        epoch: int | None = await self._ask("raise_epoch", session, above, gateway)
         return epoch
 
-    async def sweep(self, limit: int) -> list[StoredSession]:
+    async def sweep(self, limit: int, gateway: str = "") -> list[StoredSession]:
         """Claim sessions past their deadline; see the base."""
         await self._settled()
-        swept: list[StoredSession] = await self._ask("sweep", limit)
+        swept: list[StoredSession] = await self._ask("sweep", limit, gateway)
         return swept
 
     async def delete(self, session: str, epoch: int) -> None:

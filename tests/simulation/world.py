@@ -14,7 +14,6 @@ from unittest import mock
 
 import grpc.aio
 
-from gateway.store.belief import SETTLE_S
 from tests.simulation.apart import Part
 from tests.simulation.checkers import Watch, WatchedLogs
 from tests.simulation.faults import Faults
@@ -72,14 +71,8 @@ class World:
         ]
         self.ledger = Ledger(self.store, watch)
         self.faults = Faults(self, dice)
-        self._began_at = asyncio.get_running_loop().time()
-        watch.forgets = self._goes_by_memory
+        watch.forgets = lambda: Part.STORE in self.faults.apart.happened
         self.dice = dice
-
-    def _goes_by_memory(self) -> bool:
-        """Whether the store was away, or is not believed yet: nobody has used it before this run."""
-        fresh_s = asyncio.get_running_loop().time() - self._began_at
-        return Part.STORE in self.faults.apart.happened or fresh_s < SETTLE_S + WARM_UP_S
 
     # ------------------------------------------------------------ processes
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import warnings
+from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
+import gguf
 import torch
 from torch import Tensor
 
@@ -13,8 +16,15 @@ __all__ = ["greedy_ids", "load_folder", "load_gguf", "logits"]
 
 
 def load_gguf(path: Path) -> Any:
-    """A GGUF file through transformers' own reader (its one-call way wants a further package)."""
-    with warnings.catch_warnings():
+    """A GGUF file through transformers' own reader (its one-call way wants a further package).
+
+    It reads the file twice and makes the table of tensors' names anew for each module: once is enough.
+    """
+    with (
+        warnings.catch_warnings(),
+        patch("gguf.GGUFReader", cache(gguf.GGUFReader)),
+        patch("gguf.get_tensor_name_map", cache(gguf.get_tensor_name_map)),
+    ):
         warnings.simplefilter("ignore")
         from transformers import LlamaConfig, LlamaForCausalLM
         from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint

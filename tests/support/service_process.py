@@ -10,7 +10,7 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-__all__ = ["ServiceProcess", "running_service"]
+__all__ = ["START_S", "ServiceProcess", "running_service"]
 
 START_S = 45.0
 

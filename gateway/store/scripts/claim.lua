@@ -1,14 +1,17 @@
--- Makes the caller a session's owner: raises the epoch by one and returns all there is.
+-- Makes the caller a session's owner: raises the epoch and returns all there is.
 --
 -- KEYS[1]  the session's hash (see commit.lua)
 -- ARGV     mode: resume (a client came back), bar (the same; and what is unknown is not to come any
---          more) or sweep (its deadline has passed), the token's hash (not to sweep), keep_ms,
---          deadline_ms
+--          more), sweep (its deadline has passed) or raise (a client came back to a gateway that has
+--          all there is), the token's hash (resume, bar), keep_ms, deadline_ms, the gateway, an epoch
+--          that the new one is above
 -- Returns  {'unknown'}; {'gone'}: it is over; {'denied'}: another token's hash; {'later', ms}: the deadline has not passed;
+--          {'raised', epoch};
 --          or {'claimed', epoch, the hash's fields and values, log, {id, packed token ids, ...}}
 
 local base, mode, token_hash = KEYS[1], ARGV[1], ARGV[2]
 local keep_ms, deadline_ms = tonumber(ARGV[3]), tonumber(ARGV[4])
+local gateway, above = ARGV[5], tonumber(ARGV[6])
 local time = redis.call('TIME')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
 
@@ -24,11 +27,16 @@ if not stored[5] then
   end
   return {'unknown'}
 end
+-- A swept session is being billed: to bring it back now would bill what follows to nobody.
+if mode ~= 'sweep' and stored[3] then
+  return {'gone'}
+end
+local epoch = math.max(tonumber(stored[1]), above) + 1
+if mode == 'raise' then
+  redis.call('HSET', base, 'epoch', epoch, 'gateway', gateway)
+  return {'raised', epoch}
+end
 if mode ~= 'sweep' then
-  -- A swept session is being billed: to bring it back now would bill what follows to nobody.
-  if stored[3] then
-    return {'gone'}
-  end
   if cjson.decode(stored[4])['token_hash'] ~= token_hash then
     return {'denied'}
   end
@@ -48,7 +56,7 @@ for at = 1, #fields, 2 do
   end
 end
 
-local epoch = redis.call('HINCRBY', base, 'epoch', 1)
+redis.call('HSET', base, 'epoch', epoch, 'gateway', gateway)
 if mode ~= 'sweep' then
   redis.call('HSET', base, 'deadline', now_ms + deadline_ms)
 else

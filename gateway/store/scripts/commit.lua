@@ -2,14 +2,14 @@
 --
 -- KEYS[1]  the usage stream
 -- KEYS[n]  a session's hash; its other keys are named from it:
---            KEYS[n]           epoch, created, last_seq, acked, deadline, gone, swept; and for each
+--            KEYS[n]           epoch, gateway (its owner), created, last_seq, acked, deadline, gone, swept; and for each
 --                              stream  o:ID opened  i:ID instance  f:ID "bytes tokens"  e:ID end
 --            KEYS[n]:log       list of "SEQ:FRAME", oldest first
 --            KEYS[n]:t:ID      a live stream's token ids, 4 bytes each, little-endian
 --            KEYS[n]:ends      ids of ended streams, oldest first
 --            KEYS[n]:barred    hashes of the tokens whose clients were told that it is gone, before
 --                              anything of it was written
--- ARGV     keep_ms, renew_ms, ends_max, usage_max; then for each session
+-- ARGV     keep_ms, renew_ms, ends_max, usage_max, the gateway that writes; then for each session
 --            "MODE EPOCH DEADLINE_MS ACKED ARGUMENTS BILLS ENTRIES STREAMS": the mode is `write`,
 --            `rewrite` or `close`, the last four are counts, the first of them of all that follows
 --            created (empty: not given), (id, payload) of each bill, "SEQ:FRAME" of each entry, and of
@@ -17,13 +17,14 @@
 --              "r BYTES TOKENS", packed ids                       it runs
 --              "o BYTES TOKENS", packed ids, opened, instance     the same; empty: not given
 --              "e", end                                           it has ended
--- Returns  for each session 0 written, 1 refused: a newer owner exists or the session is over,
+-- Returns  for each session 0 written, 1 refused: a newer owner exists, or another one that has the
+--          same epoch and was first, or the session is over,
 --          2 refused: the store does not have the session that this would add to, or the text of an
 --          error: its write may have stopped half way
 
 local usage = KEYS[1]
 local keep_ms, renew_ms = tonumber(ARGV[1]), tonumber(ARGV[2])
-local ends_max, usage_max = tonumber(ARGV[3]), ARGV[4]
+local ends_max, usage_max, gateway = tonumber(ARGV[3]), ARGV[4], ARGV[5]
 local time = redis.call('TIME')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
 local base, log, ends, at
@@ -156,11 +157,18 @@ local function renew()
   end
 end
 
+local function is_of_another(its_epoch, its_gateway, epoch)
+  if its_epoch == epoch then
+    return its_gateway ~= '' and its_gateway ~= gateway
+  end
+  return its_epoch > epoch
+end
+
 local function write_session(head)
   local mode, epoch, deadline_ms, acked, bills, entries, streams = unpack(head)
   local created = next_arg()
-  local stored = redis.call('HMGET', base, 'epoch', 'gone', 'last_seq')
-  if stored[1] and (tonumber(stored[1]) > epoch or stored[2]) then
+  local stored = redis.call('HMGET', base, 'epoch', 'gone', 'last_seq', 'gateway')
+  if stored[1] and (stored[2] or is_of_another(tonumber(stored[1]), stored[4] or '', epoch)) then
     return 1
   end
   if mode == 'write' and not stored[1] and created == '' then
@@ -179,11 +187,11 @@ local function write_session(head)
   end
   if mode == 'close' then
     -- A late write of this or an older owner must not bring the session back.
-    redis.call('HSET', base, 'epoch', epoch, 'gone', 1)
+    redis.call('HSET', base, 'epoch', epoch, 'gateway', gateway, 'gone', 1)
     redis.call('PEXPIRE', base, keep_ms)
     return 0
   end
-  redis.call('HSET', base, 'epoch', epoch)
+  redis.call('HSET', base, 'epoch', epoch, 'gateway', gateway)
   if created ~= '' then
     redis.call('HSET', base, 'created', created)
   end
@@ -198,7 +206,7 @@ local function write_session(head)
   return 0
 end
 
-local verdicts, following = {}, 5
+local verdicts, following = {}, 6
 for n = 2, #KEYS do
   base, log, ends, at = KEYS[n], KEYS[n] .. ':log', KEYS[n] .. ':ends', following + 1
   local head = {}

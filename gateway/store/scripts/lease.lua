@@ -1,12 +1,13 @@
 -- Lends one gateway its slice of a tenant's limit (gateway/store/leases.py says the rule in words).
 --
 -- KEYS[1]  hash: gateway -> 'demand:slice:until', until in ms of the server's clock
--- ARGV     gateway, total, demand, ttl_ms, sure, of a count the least part of a one (else -1)
+-- ARGV     gateway, total, demand, ttl_ms, sure, of a count the least part of a one (else -1), how
+--          many gateways the mesh is to have
 -- Returns  the slice, as text
 
 local key, me = KEYS[1], ARGV[1]
 local total, demand, ttl_ms = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
-local sure, part_min = tonumber(ARGV[5]), tonumber(ARGV[6])
+local sure, part_min, gateways = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 local time = redis.call('TIME')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
 
@@ -35,7 +36,7 @@ for place, d in ipairs(demands) do
   end
   room = room - d
 end
-local rest = level == math.huge and room / #demands or 0
+local rest = level == math.huge and room / math.max(#demands, gateways) or 0
 
 local function fair(d)
   return math.max(math.min(d, level) + rest, total * sure / #demands)

@@ -2,7 +2,8 @@
 
 From the client's request to the acknowledgement of `done`, as `launcher.bench.gateway_path` has the
 tokens between: what is paid per request (spans, bills, openings) counts, too. Time is the process's
-CPU time, and the store is told on the interval of that, as if the gateway had a core to itself.
+CPU time. The sessions' own time is that of a gateway which has a core to itself and 10 µs for a token, so
+that the same is done in each round, acknowledged and committed alike, however slow the machine is.
 """
 
 from __future__ import annotations
@@ -35,29 +36,33 @@ __all__ = [
     "ANSWER_TOKENS",
     "SESSIONS",
     "AnswersPath",
-    "CpuClock",
     "NoMeter",
     "NoTracing",
+    "PacedClock",
     "in_turns",
 ]
 
 SESSIONS, ANSWER_TOKENS = 64, 256
 _INSTANCE, _MODEL = "inference-0", "m"
 US_PER_S = 1_000_000
+_TOKEN_S = 10e-6
 # The loop's turns until what was asked for has been done.
 _TURNS = 4
 
 
-class CpuClock:
-    """Its second is one of this process's CPU: no timer fires for what others do on the machine."""
+class PacedClock:
+    """Goes on by what tokens take of a core, whoever else uses it: no timer fires for slowness."""
+
+    def __init__(self) -> None:
+        self.now = 1_000.0
 
     def monotonic(self) -> float:
-        """Seconds of CPU time."""
-        return time.process_time()
+        """Seconds."""
+        return self.now
 
     def wall_ms(self) -> int:
         """The same in milliseconds."""
-        return time.process_time_ns() // 1_000_000
+        return round(self.now * 1_000)
 
 
 class NoTracing(Tracing):
@@ -123,9 +128,10 @@ class _NoCheckpoints(Checkpointer):
         self.spent_s += time.process_time() - began
 
 
-def _deps(store: SessionStore | None, tracing: Tracing, *, metered: bool) -> GatewayDeps:
+def _deps(
+    store: SessionStore | None, tracing: Tracing, clock: PacedClock, *, metered: bool
+) -> GatewayDeps:
     settings = load_settings(GatewaySettings, anonymous_tenant="local")
-    clock = CpuClock()
     store = store or MemoryStore(clock, settings.resume_ttl_s)
     return GatewayDeps(
         settings,
@@ -151,22 +157,24 @@ class AnswersPath:
     store: SessionStore | None = None
     metered: bool = True
     checkpoints: bool = True
+    sessions: int = SESSIONS
     answer_tokens: int = ANSWER_TOKENS
     us_per_token: list[float] = field(default_factory=list)
 
     def begin(self) -> None:
         """Connect the clients; to be called where the loop runs."""
-        self._deps = _deps(self.store, self.tracing, metered=self.metered)
+        self._clock = PacedClock()
+        self._deps = _deps(self.store, self.tracing, self._clock, metered=self.metered)
         self._registry = SessionRegistry(self._deps)
         if not self.checkpoints:
             self._registry.checkpointer = _NoCheckpoints(
                 self._deps.store, self._deps.usage, self._deps.clock, self.tracing, 1.0, 1.0
             )
-        self._sinks = [Sink() for _ in range(SESSIONS)]
+        self._sinks = [Sink() for _ in range(self.sessions)]
         self._connections = [self._connect(sink, n) for n, sink in enumerate(self._sinks)]
         self._answers = 0
-        self._tick_s = self._deps.settings.commit_interval_ms / 1000
-        self._ticked_at = 0.0
+        self._commit_s = self._deps.settings.commit_interval_ms / 1_000
+        self._commit_at = 0.0
 
     def _connect(self, sink: Sink, number: int) -> Connection:
         user = f"user-{number}"
@@ -184,7 +192,7 @@ class AnswersPath:
     async def round(self, *, warm: bool = False) -> None:
         """An answer on each session."""
         self._answers += 1
-        ids = range((self._answers - 1) * SESSIONS + 1, self._answers * SESSIONS + 1)
+        ids = range((self._answers - 1) * self.sessions + 1, self._answers * self.sessions + 1)
         messages = [self._message(ids, index) for index in range(self.answer_tokens)]
         checkpointer = self._registry.checkpointer
         free = checkpointer.spent_s if isinstance(checkpointer, _NoCheckpoints) else 0.0
@@ -199,7 +207,7 @@ class AnswersPath:
         if isinstance(checkpointer, _NoCheckpoints):
             spent -= checkpointer.spent_s - free
         if not warm:
-            self.us_per_token.append(spent / (SESSIONS * self.answer_tokens) * US_PER_S)
+            self.us_per_token.append(spent / (self.sessions * self.answer_tokens) * US_PER_S)
 
     async def _ask(self) -> None:
         ask = json.dumps(
@@ -219,7 +227,7 @@ class AnswersPath:
         accepted = pb.Accepted(
             instance=_INSTANCE,
             model=_MODEL,
-            adopted_batch_size=SESSIONS,
+            adopted_batch_size=self.sessions,
             token_quota=self.answer_tokens,
             prompt_tokens=1,
         )
@@ -240,9 +248,9 @@ class AnswersPath:
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         self._call.take_request()
-        now = time.process_time()
-        if now >= self._ticked_at + self._tick_s:
-            self._ticked_at = now
+        self._clock.now += self.sessions * _TOKEN_S
+        if self._clock.now >= self._commit_at:
+            self._commit_at = self._clock.now + self._commit_s
             await self._registry.checkpointer.tick()
 
     async def _end(self, ids: range) -> None:

@@ -20,12 +20,12 @@ from launcher.bench.mesh import RunningMesh
 from launcher.bench.reader import connect, open_all, script_messages
 from launcher.bench.targets.streams import end, gateway_mesh
 
-__all__ = ["handshakes", "memory"]
+__all__ = ["SESSIONS", "handshakes", "memory"]
 
 SESSIONS = 8_000
-# Beside a connection a process has a few dozen files of its own.
-FILES_NEEDED = SESSIONS + 200
-_ROOM = ("--connections-max", str(2 * SESSIONS))
+
+# Beside connections a process has a few dozen files of its own, and so many may come before.
+FILES_BESIDE = 500
 WARM = 200
 KB = 1_000
 IDLE_MAX_BYTES, STALLED_MAX_BYTES = 40 * KB, 200 * KB
@@ -74,31 +74,37 @@ def _per_session(name: str, most: int, held: float, more: str = "") -> Figure:
     return Figure(name, f"≤ {most // KB} kB", f"{held / KB:.1f} kB{more}", held <= most)
 
 
-async def memory(data: Path) -> AsyncIterator[Figure]:
+def _room(sessions: int) -> tuple[str, ...]:
+    """The gateway's flags; whoever starts it may hold as many files as it needs."""
+    more_files(sessions + FILES_BESIDE)
+    return ("--connections-max", str(2 * sessions + FILES_BESIDE))
+
+
+async def memory(data: Path, sessions: int = SESSIONS) -> AsyncIterator[Figure]:
     """Idle sessions, then the same with a past, then readers that stall."""
-    more_files(FILES_NEEDED)
-    async with gateway_mesh(data, _ROOM) as mesh:
+    room = _room(sessions)
+    async with gateway_mesh(data, room) as mesh:
         gateway = _Gateway(mesh)
         await _warm(gateway)
         before = gateway.bytes_held()
-        readers = await open_all(LightReader, gateway.address, SESSIONS)
+        readers = await open_all(LightReader, gateway.address, sessions)
         await _all_greeted(readers)
-        idle = (gateway.bytes_held() - before) / SESSIONS
-        yield _per_session(f"an idle session, of {SESSIONS:,}", IDLE_MAX_BYTES, idle)
+        idle = (gateway.bytes_held() - before) / sessions
+        yield _per_session(f"an idle session, of {sessions:,}", IDLE_MAX_BYTES, idle)
         await _one_answer(readers)
         await asyncio.sleep(SETTLE_S)
-        past = (gateway.bytes_held() - before) / SESSIONS
+        past = (gateway.bytes_held() - before) / sessions
         yield _per_session("… when it has had an answer", IDLE_MAX_BYTES, past)
         await end(readers)
     for windowed, who in ((True, "windowed"), (False, "simple, TCP its only window")):
-        async with gateway_mesh(data / who[:6], _ROOM) as mesh:
+        async with gateway_mesh(data / who[:6], room) as mesh:
             yield await _stalled(_Gateway(mesh), who, windowed=windowed)
 
 
 async def _stalled(gateway: _Gateway, who: str, *, windowed: bool) -> Figure:
     await _warm(gateway)
     before = gateway.bytes_held()
-    readers = await open_all(StallingReader, gateway.address, STALLED, windowed=windowed)
+    readers = await open_all(_StallingReader, gateway.address, STALLED, windowed=windowed)
     for reader in readers:
         reader.stall()
         reader.ask(script_messages([b"x"], dt_ms=0, repeat=1))
@@ -114,7 +120,7 @@ async def _stalled(gateway: _Gateway, who: str, *, windowed: bool) -> Figure:
     )
 
 
-class StallingReader(LightReader):
+class _StallingReader(LightReader):
     """Its own kernel is not to hide what it does not read."""
 
     receive_buffer_bytes = 4096
@@ -130,23 +136,22 @@ async def _filled(port: int) -> int:
     return queued
 
 
-async def handshakes(data: Path) -> AsyncIterator[Figure]:
+async def handshakes(data: Path, sessions: int = SESSIONS) -> AsyncIterator[Figure]:
     """As many as it takes from a few that keep asking, then all at once."""
-    more_files(FILES_NEEDED)
-    async with gateway_mesh(data, _ROOM) as mesh:
+    async with gateway_mesh(data, _room(sessions)) as mesh:
         gateway = _Gateway(mesh)
         await _warm(gateway)
-        yield await _rate(gateway)
-        yield await _at_once(gateway)
+        yield await _rate(gateway, sessions)
+        yield await _at_once(gateway, sessions)
 
 
-async def _rate(gateway: _Gateway) -> Figure:
+async def _rate(gateway: _Gateway, most: int) -> Figure:
     loop = asyncio.get_running_loop()
     readers: list[LightReader] = []
     began, used = loop.time(), cpu_s(gateway.pid)
 
     async def keep_asking() -> None:
-        while loop.time() < began + HANDSHAKES_S and len(readers) < SESSIONS:
+        while loop.time() < began + HANDSHAKES_S and len(readers) < most:
             reader = await connect(LightReader, gateway.address, windowed=True, name="bench")
             await reader.greeted
             readers.append(reader)
@@ -166,7 +171,7 @@ async def _rate(gateway: _Gateway) -> Figure:
     )
 
 
-async def _at_once(gateway: _Gateway) -> Figure:
+async def _at_once(gateway: _Gateway, sessions: int) -> Figure:
     loop = asyncio.get_running_loop()
     began = loop.time()
     took: list[float] = []
@@ -184,12 +189,12 @@ async def _at_once(gateway: _Gateway) -> Figure:
         else:
             took.append(loop.time() - began)
 
-    await asyncio.gather(*(come() for _ in range(SESSIONS)))
+    await asyncio.gather(*(come() for _ in range(sessions)))
     await end(readers)
     p50, p99 = (percentile(took, share) for share in (0.5, 0.99))
     said = f"; the first: {failures[0]}" if failures else ""
     return Figure(
-        f"{SESSIONS:,} handshakes at once, from one address",
+        f"{sessions:,} handshakes at once, from one address",
         f"p99 ≤ {AT_ONCE_MAX_S:g} s, no failure",
         f"p50 {p50:.1f} s, p99 {p99:.1f} s, {len(failures)} failed{said}",
         p99 <= AT_ONCE_MAX_S and not failures,

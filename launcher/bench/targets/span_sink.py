@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 
-__all__ = ["span_sink"]
+__all__ = ["main", "span_sink"]
 
 EXPORT = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 

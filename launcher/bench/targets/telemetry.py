@@ -14,11 +14,11 @@ from launcher.bench.targets.answers import (
     ANSWER_TOKENS,
     SESSIONS,
     AnswersPath,
-    CpuClock,
     NoTracing,
     in_turns,
 )
 from launcher.bench.targets.span_sink import span_sink
+from mesh.clock import SystemClock
 from mesh.telemetry.tracing import Tracing
 
 __all__ = ["everything", "tracing"]
@@ -76,7 +76,7 @@ async def everything(data: Path) -> AsyncIterator[Figure]:
     server.start()
     try:
         with span_sink() as sink:
-            store = RedisStore(f"redis://127.0.0.1:{server.port}/0", CpuClock(), RESUME_TTL_S)
+            store = RedisStore(f"redis://127.0.0.1:{server.port}/0", SystemClock(), RESUME_TTL_S)
             paths = [
                 AnswersPath("off", NoTracing(), metered=False, checkpoints=False),
                 AnswersPath("on", Tracing("gateway", "bench", endpoint=sink), store),

@@ -225,6 +225,24 @@ def test_the_longest_known_prefix_wins_below_the_bound() -> None:
         assert full.choose(key, [{"inference-2"}]) == full.choose(key)
 
 
+@pytest.mark.parametrize(
+    ("carried_at_home", "unknown_goes_home", "known_goes_home"),
+    # A quarter of 1.25 times all, rounded up, is 44, 44 and 45.
+    [(42, True, True), (43, False, True), (45, False, False)],
+)
+def test_the_last_place_is_kept_for_who_comes_back(
+    carried_at_home: int, unknown_goes_home: bool, known_goes_home: bool
+) -> None:
+    """Below its bound by one, an instance takes a prompt that it knows, and no other."""
+    instances, key = _instances(4), affinity_hash("ann", "Generate")
+    home = Table(instances).choose(key)
+    assert home is not None
+    loads = [carried_at_home if instance == home else 32 for instance in instances]
+    table = _loaded(instances, *loads)
+    assert (table.choose(key) == home) is unknown_goes_home
+    assert (table.choose(key, [{home.id}]) == home) is known_goes_home
+
+
 def test_affinity_decides_among_those_who_know_as_much() -> None:
     """Users of one system prompt spread over all instances that have it."""
     table = _loaded(_instances(4), 10, 10, 10, 10)

@@ -15,6 +15,7 @@ from gateway.budgets.desk import BudgetDesk
 from gateway.budgets.prices import PlanPrices
 from gateway.openai.account import Account, Caller
 from gateway.openai.choices import Choices
+from gateway.openai.paid import paid_stream
 from gateway.openai.run import Generation
 from gateway.store.budgets import MemoryBudgets
 from mesh.clock import SystemClock
@@ -40,13 +41,15 @@ async def test_who_is_cut_between_two_instances_asks_no_other() -> None:
     cluster = FakeCluster(lambda _: [b"x"] * 100_000)
     upstream = FakeUpstream(cluster)
     deps = make_deps(upstream, budgets="acme=1000000 tokens/ever")
-    generation = Generation(deps, REQUEST, Account(deps, [REQUEST], CALLER), credit=4)
+    account = Account(deps, [REQUEST], CALLER)
+    paid = paid_stream(deps, account, 0, None)
+    generation = Generation(deps, REQUEST, account, credit=4, paid=paid)
     assert deps.budgets is not None
     await _exchanging(deps.budgets, generation)
-    assert generation.paid is not None
+    assert paid is not None
     lost, error = upstream.opened[-1], SeedanceError(ErrorCode.QUOTA_EXCEEDED, "used up")
     generation.on_broken()
-    generation.paid.cut(error)
+    paid.cut(error)
     with pytest.raises(SeedanceError, match="used up"):
         await generation.whole()
     await generation.close()

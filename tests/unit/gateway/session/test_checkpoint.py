@@ -32,12 +32,12 @@ class _SlowStore(MemoryStore):
         self.under_way = 0
         self.most = 0
 
-    async def commit(self, writes: Sequence[SessionWrite]) -> CommitResult:
+    async def commit(self, writes: Sequence[SessionWrite], gateway: str = "") -> CommitResult:
         self.under_way += 1
         self.most = max(self.most, self.under_way)
         await self.go.wait()
         self.under_way -= 1
-        return await super().commit(writes)
+        return await super().commit(writes, gateway)
 
 
 async def test_commits_never_overtake_each_other() -> None:
@@ -68,11 +68,11 @@ class _PickyStore(MemoryStore):
         self.refuses = ""
         self.times = 0
 
-    async def commit(self, writes: Sequence[SessionWrite]) -> CommitResult:
+    async def commit(self, writes: Sequence[SessionWrite], gateway: str = "") -> CommitResult:
         failed = {w.session for w in writes if w.session == self.refuses and self.times > 0}
         self.times -= len(failed)
         taken = [write for write in writes if write.session not in failed]
-        return replace(await super().commit(taken), failed=frozenset(failed))
+        return replace(await super().commit(taken, gateway), failed=frozenset(failed))
 
 
 @pytest.mark.parametrize("lasting", [False, True])

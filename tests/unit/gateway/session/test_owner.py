@@ -9,6 +9,7 @@ import pytest
 
 from gateway.session.checkpoint import StoreState
 from gateway.session.generation import RECOVERIES_MAX
+from gateway.session.owner import SOON_S
 from gateway.store.memory import MemoryStore
 from mesh.telemetry.metrics import render
 from seedance.protocol.errors import ErrorCode, SeedanceError
@@ -96,6 +97,18 @@ async def test_no_token_goes_to_the_store_one_by_one(world: World) -> None:
     await world.step(10)
     await world.commit()
     assert flaky(world).commits == before + 1
+
+
+async def test_who_is_asked_soon_anyway_computes_no_deadline(world: World) -> None:
+    """An acknowledgement leaves a near deadline alone, and brings a far one forward."""
+    client = await asked(world, steps=3)
+    [owner] = world.gateways[0].registry.owners
+    owner.armed_at = soon = world.clock.monotonic() + SOON_S
+    await client.ack()
+    assert owner.armed_at == soon
+    owner.armed_at = float("inf")
+    await client.ack()
+    assert owner.armed_at < float("inf")
 
 
 async def test_a_dead_instance_costs_nothing_twice(world: World) -> None:

@@ -175,7 +175,7 @@ async def test_a_session_without_connection_ends_in_time(world: World) -> None:
     assert len(world.gateways[0].registry) == 0
     assert [bill["finish_reason"] for bill in bills(world)] == ["cancelled"]
     assert world.cluster.running == 0
-    assert await world.memory.epoch_of(client.session) is None
+    assert await world.memory.raise_epoch(client.session, 1, "") is None
 
 
 async def test_an_idle_session_is_kept_alive(world: World) -> None:
@@ -185,8 +185,8 @@ async def test_an_idle_session_is_kept_alive(world: World) -> None:
     for _ in range(40):
         world.clock.advance(10)
         await world.commit()
-    assert await world.memory.epoch_of(client.session) is not None
     assert await world.gateways[1].registry.sweep() == 0
+    assert await world.memory.raise_epoch(client.session, 1, "") is not None
 
 
 async def test_a_simple_client_leaves_nothing(world: World) -> None:
@@ -256,5 +256,27 @@ async def test_another_tenants_thief_does_not_take_the_session_over(world: World
     connection, _ = world.gateways[1].connect()
     with pytest.raises(ResumeFault):
         await world.gateways[1].registry.resume(wants, "evil", connection, windowed=True)
-    assert await world.store.epoch_of(client.session) == 1
+    assert world.memory._sessions[client.session].epoch == 1
     assert client.connected
+
+
+async def test_an_epoch_that_was_given_twice_has_one_owner(world: World) -> None:
+    """CASES 50: one by the store, one from memory while it was away; the second asks its client to come again."""
+    client = await asked(world, steps=3)
+    client.cut()
+    await client.resume(world.gateways[1])
+    client.read()
+    client.cut()
+    client.epoch -= 1  # it will hear the same one again (§4.6)
+    flaky(world).away = True
+    await client.resume(world.gateways[0])
+    client.read()
+    assert client.connected
+    flaky(world).away = False
+    await world.commit()
+    assert client.socket.close_code == 1013
+    client.cut()
+    await client.resume(world.gateways[0])
+    await finish(world, client)
+    assert client.texts["s"] == TEXT
+    assert [bill["completion_tokens"] for bill in bills(world)] == [client.tokens["s"]]

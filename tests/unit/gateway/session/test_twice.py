@@ -5,15 +5,22 @@ from __future__ import annotations
 import pytest
 
 from gateway.session.twice import SOON_S, twice
-from gateway.store.base import StoreUnavailableError
+from gateway.store.base import StoreLateError, StoreUnavailableError
 from tests.support.clock import FakeClock
 
 
 class _Exchange:
     """Fails so often, each time after so long."""
 
-    def __init__(self, clock: FakeClock, fails: int, takes_s: float) -> None:
+    def __init__(
+        self,
+        clock: FakeClock,
+        fails: int,
+        takes_s: float,
+        error: type[Exception] = StoreUnavailableError,
+    ) -> None:
         self.calls: list[str] = []
+        self._error = error
         self._clock, self._fails, self._takes_s = clock, fails, takes_s
 
     async def __call__(self) -> str:
@@ -21,7 +28,7 @@ class _Exchange:
         self._clock.advance(self._takes_s)
         if self._fails:
             self._fails -= 1
-            raise StoreUnavailableError
+            raise self._error
         return "done"
 
     def again(self) -> None:
@@ -46,3 +53,13 @@ async def test_a_store_that_is_away_is_asked_no_more(
     with pytest.raises(StoreUnavailableError):
         await twice(exchange, exchange.again, clock)
     assert len(exchange.calls) == calls
+
+
+async def test_an_answer_that_nobody_looked_for_is_no_verdict() -> None:
+    """A busy process asks once more, however long it took to notice; only then is the store away."""
+    clock = FakeClock()
+    exchange = _Exchange(clock, fails=1, takes_s=9 * SOON_S, error=StoreLateError)
+    assert await twice(exchange, exchange.again, clock) == "done"
+    exchange = _Exchange(clock, fails=2, takes_s=9 * SOON_S, error=StoreLateError)
+    with pytest.raises(StoreUnavailableError):
+        await twice(exchange, exchange.again, clock)

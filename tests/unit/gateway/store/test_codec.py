@@ -16,6 +16,9 @@ from gateway.store.base import (
 )
 from gateway.store.codec import commit_arguments, pack_ids, read_claimed, unpack_ids
 
+# What a call says of all its sessions together.
+SHARED = 5
+
 
 @given(st.lists(st.integers(0, 2**32 - 1)))
 def test_ids_survive_packing(ids: list[int]) -> None:
@@ -25,7 +28,7 @@ def test_ids_survive_packing(ids: list[int]) -> None:
 
 
 def _head(write: SessionWrite) -> list[str]:
-    head = commit_arguments([write], 120)[4]
+    head = commit_arguments([write], 120)[SHARED]
     assert isinstance(head, str)
     return head.split()
 
@@ -49,8 +52,8 @@ def test_arguments_are_countable() -> None:
     )
     arguments = commit_arguments([write, write], 120)
     each = 1 + 1 + 2 + 1 + (3 + 5 + 3)
-    assert len(arguments) == 4 + 2 * each
-    assert arguments[4] == arguments[4 + each]
+    assert len(arguments) == SHARED + 2 * each
+    assert arguments[SHARED] == arguments[SHARED + each]
     mode, epoch, _, acked, *counts = _head(write)
     assert (mode, epoch, acked, counts) == ("write", "7", "1", [str(each - 1), "1", "1", "3"])
 
@@ -71,7 +74,7 @@ def test_the_mode_of_a_write(write: SessionWrite, mode: str) -> None:
 def test_a_lone_surrogate_in_an_id_survives() -> None:
     """CASES 20: an id that no codec would take cannot break the commit of everybody's sessions."""
     arguments = commit_arguments([SessionWrite("s", 1, streams=(StreamWrite("\ud83d"),))], 120)
-    raw = arguments[6]
+    raw = arguments[SHARED + 2]
     assert isinstance(raw, bytes)
     fields = [b"created", b"{}", b"last_seq", b"0", b"acked", b"0"]
     fields += [b"o:" + raw, b"{}", b"f:" + raw, b"0 0"]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.tenants.bucket import TokenBucket
+from gateway.tenants.bucket import Standing, TokenBucket
 
 START = 1000.0
 
@@ -92,3 +92,14 @@ def test_time_that_stands_or_runs_back_gives_nothing(back_s: float) -> None:
     bucket.take(1, START)
     assert bucket.take(1, START - back_s) == 1000
     assert bucket.take(1, START) == 1000
+
+
+def test_it_says_how_full_it_is() -> None:
+    """Whole units that are there, and the time until it is full; a debt is no room."""
+    bucket = TokenBucket(2, 3, START)
+    assert bucket.standing(START) == Standing(burst=3, room=3, full_in_ms=0)
+    bucket.spend(2, START)
+    assert bucket.standing(START) == Standing(burst=3, room=1, full_in_ms=1000)
+    assert bucket.standing(START + 0.25) == Standing(burst=3, room=1, full_in_ms=750)
+    bucket.spend(4, START + 0.25)
+    assert bucket.standing(START + 0.25) == Standing(burst=3, room=0, full_in_ms=2750)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from metering.paper.sheet import element, facts, join, row, sheet
+from metering.paper.sheet import element, facts, join, number_class, row, sheet
 
 EVIL = '<b a="&">'
 HARMLESS = "&lt;b a=&quot;&amp;&quot;&gt;"
@@ -36,3 +36,9 @@ def test_sheet_is_complete_in_itself() -> None:
     assert f"<title>{HARMLESS}</title>" in page
     assert "@page" in page
     assert not any(word in page for word in ("<script", "<link", "http:", "https:", "url("))
+
+
+def test_very_many_digits_are_broken() -> None:
+    """A quantity to the last digit pushes no amount off the page."""
+    assert row(["a", "0.010264545631163815873016"], 1).count('class="n long"') == 1
+    assert number_class("0.000000000004") == "n"

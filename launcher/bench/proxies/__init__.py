@@ -1,0 +1,1 @@
+"""Ours and other proxies in front of the same OpenAI-compatible server."""

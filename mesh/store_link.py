@@ -253,6 +253,10 @@ class _ClusterLink(StoreLink):
                         "the store is no cluster: its URL begins with redis://"
                     ) from error
                 raise ConnectionError(str(error)) from error
+            except asyncio.CancelledError:
+                # A node that takes connections and says nothing may have been replaced, too.
+                self._known = False
+                raise
             return replies
 
     async def _over_nodes(self, commands: Sequence[Command]) -> list[Reply]:

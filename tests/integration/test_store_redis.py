@@ -25,9 +25,9 @@ from gateway.store.belief import SETTLE_S, YOUNG_S
 from gateway.store.names import new_session_id
 from gateway.store.redis import RedisStore, _deadlines_key, _shard_of
 from mesh.store import partitions_of
-from mesh.store_link import LATE_S
+from mesh.store_link import LATE_S, open_link
 from tests.support.clock import FakeClock
-from tests.support.cluster import TestCluster
+from tests.support.cluster import NODES, TestCluster
 from tests.support.store_under_test import RESUME_TTL_S
 from tests.support.valkey import TestStore, running_valkey
 
@@ -280,3 +280,26 @@ async def test_a_connection_closed_in_silence_is_opened_anew(
     assert claimed.acked == 7
     assert not caplog.records
     await store.close()
+
+
+async def test_who_was_not_answered_asks_anew_which_nodes_there_are(
+    cluster: TestCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node that hangs is replaced by others while it hangs: after a time-out its keys may be elsewhere."""
+    link = open_link(cluster.url)
+    nodes = [cluster.node(node) for node in range(NODES)]
+    await link.ask([("GET", "a")])
+    for node in nodes:
+        node.client_pause(60_000)
+    with monkeypatch.context() as patch, pytest.raises(TimeoutError):
+        patch.setattr("mesh.store_link.COMMAND_TIMEOUT_S", 0.2)
+        await link.ask([("GET", "a")])
+    for node in nodes:
+        node.client_unpause()
+        node.config_resetstat()
+    await link.ask([("GET", "a")])
+    stats = [node.info("commandstats") for node in nodes]
+    assert sum("cmdstat_cluster|slots" in told for told in stats) == 1
+    for node in nodes:
+        node.close()
+    await link.close()

@@ -51,7 +51,6 @@ async def test_away_is_said_by_every_call(server: TestStore) -> None:
         store.claim("s1", HASH),
         store.raise_epoch("s1", 1, "a"),
         store.sweep(1),
-        store.delete("s1", 1),
         store.add_usage([UsageEvent("e", b"{}")]),
         store.put_ticket("t", b"v", 1),
         store.take_ticket("t"),

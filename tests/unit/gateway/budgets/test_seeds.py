@@ -31,7 +31,10 @@ async def test_over_the_bound_who_waits_longest_is_put_off(monkeypatch: pytest.M
         budget = Budget(tenant, "", Unit.TOKENS, Period.EVER, 10)
         seeds.heard(AccountName(tenant, 10, None, ends=False), budget, "ever", BORN)
 
-    async def ask(tenant: str, *_: object) -> dict[str, Any]:
+    async def ask(
+        tenant: str, key: str, from_ms: int, until_ms: int, ended_before_ms: int
+    ) -> dict[str, Any]:
+        assert (key, from_ms, until_ms, ended_before_ms) == ("", 0, 0, 1)
         if tenant == "a":
             hear("c")
             hear("d")

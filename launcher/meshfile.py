@@ -16,13 +16,17 @@ GATEWAY_DEFAULT = "127.0.0.1:8080"
 
 @dataclass(frozen=True, slots=True)
 class RunningProcess:
-    """One live process of the mesh: `kind` store, router, inference, metering or gateway."""
+    """One live process of the mesh: `kind` store, router, inference, metering or gateway.
+
+    `tls`: it shows its clients a certificate.
+    """
 
     kind: str
     name: str
     pid: int
     address: str
     log: str
+    tls: bool = False
 
 
 def write_mesh(data: Path, processes: Sequence[RunningProcess]) -> None:
@@ -45,8 +49,10 @@ def read_mesh(data: Path) -> list[RunningProcess]:
 
 def gateway_url(data: Path) -> str:
     """Where a client in this folder finds a gateway: that of the mesh on `data`, else port 8080 here."""
-    addresses = [process.address for process in read_mesh(data) if process.kind == "gateway"]
-    return f"ws://{addresses[0] if addresses else GATEWAY_DEFAULT}"
+    for process in read_mesh(data):
+        if process.kind == "gateway":
+            return f"{'wss' if process.tls else 'ws'}://{process.address}"
+    return f"ws://{GATEWAY_DEFAULT}"
 
 
 def _lives(pid: int) -> bool:

@@ -14,7 +14,7 @@ from mesh.settings import exit_with
 from metering.plan_shelf import load_plans
 from metering.plans.model import PlanBook, PlanVersion
 from metering.roi.access_log import FIELDS, LINE_LENGTH_MAX, Access, LogReader
-from metering.roi.decision import CRITERIA, WEIGHTS, options_of
+from metering.roi.decision import CRITERIA, NOT_IN_PLAN, WEIGHTS, Option, options_of
 from metering.roi.measure import Traffic, bursts_of, measure
 from metering.roi.page import NAMES, Report, to_html
 
@@ -60,7 +60,11 @@ def run_roi(
     write_out(to_html(report), output)
     best = options[0]
     if best.month_cost is None:
-        exit_with(f"no way of charging can be priced: {best.missing}; the figures are in {output}")
+        lacking = _lacking(options)
+        exit_with(
+            f"nothing of plan {plan or book.default_plan} can be priced ({lacking}); "
+            f"--plan names another of {', '.join(book.plans)}; the traffic is in {output}"
+        )
     print(f"{NAMES[best.mode]}: {best.month_cost:.2f} {book.currency} a month; see {output}")
 
 
@@ -123,6 +127,12 @@ def _weights(given: Sequence[str]) -> dict[str, Decimal]:
     if not sum(weights.values()):
         exit_with("--weight: one weight must be above 0")
     return weights
+
+
+def _lacking(options: Sequence[Option]) -> str:
+    """What keeps those ways from a price that the plan has one for."""
+    said = [f"{NAMES[o.mode]}: {o.missing}" for o in options if o.missing != NOT_IN_PLAN]
+    return "; ".join(said) or "it has no prices"
 
 
 def _version(book: PlanBook, plan: str) -> PlanVersion:

@@ -183,7 +183,14 @@ class Supervisor:
 
     def _publish(self) -> None:
         entries = [
-            RunningProcess(s.kind, s.name, self._live[s.name].pid, s.address, str(s.log))
+            RunningProcess(
+                s.kind,
+                s.name,
+                self._live[s.name].pid,
+                s.address,
+                str(s.log),
+                tls=s.probe == "https",
+            )
             for s in self._specs
             if s.name in self._live
         ]

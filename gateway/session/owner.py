@@ -5,11 +5,12 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
-from gateway.session.checkpoint import Checkpointer, StoreState
+from gateway.session.checkpoint import Checkpointer
 from gateway.session.generation import Generation
 from gateway.session.identity import SessionIdentity
 from gateway.session.journal import Journal, Opening
 from gateway.session.paid import generation_of
+from gateway.session.presence import StoreState
 from gateway.store.base import SessionWrite
 from gateway.tenants.desk import Permit
 from seedance.protocol.delivery import LinkState
@@ -196,7 +197,7 @@ class SessionOwner:
         self.carrier = carrier
         self.journal.renew()
         self.step(event)
-        if self._checkpointer.state is StoreState.AWAY:
+        if self._checkpointer.state is not StoreState.THERE:
             self.store_level(committed=False)
 
     def detach(self, carrier: Carrier) -> None:
@@ -255,7 +256,7 @@ class SessionOwner:
         generation = self._generations[stream] = generation_of(self, machine, opening, permit)
         self.journal.touch(stream)
         # With the store away nothing waits for it (§4.4).
-        machine.stored = self._checkpointer.state is StoreState.AWAY
+        machine.stored = self._checkpointer.state is not StoreState.THERE
         generation.open(credit)
 
     def adopt(self, stream: str, opening: Opening) -> None:

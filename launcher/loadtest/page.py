@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from launcher.loadtest.load import Load
 from launcher.loadtest.report import BUSY_SHARE, SHARES, TIMES, Measured, milliseconds
@@ -12,7 +12,7 @@ from metering.paper.sheet import Markup, element, facts, join, row, sheet
 
 __all__ = ["to_html"]
 
-_WIDTH, _HEIGHT, _LEFT = 760, 170, 60
+_WIDTH, _HEIGHT, _LEFT, _RIGHT = 760, 170, 64, 20
 # The percentiles of the curves: evenly by how many nines they have.
 _CURVE = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.995, 0.999)
 _COLOURS = ("#5b3df0", "#b45f06")
@@ -71,26 +71,30 @@ def _legend(measured: Sequence[Measured]) -> Markup:
 def _throughput(load: Load, measured: Sequence[Measured]) -> Markup:
     lines = [one.by_second(load.duration_s) for one in measured]
     highest = max((max(line) for line in lines), default=0.0) or 1.0
-    step = (_WIDTH - _LEFT) / max(load.duration_s - 1, 1)
+    step = (_WIDTH - _LEFT - _RIGHT) / max(load.duration_s - 1, 1)
     parts = _grid(highest, "")
     for line, colour in zip(lines, _COLOURS, strict=False):
         points = [(_LEFT + at * step, _y(value / highest)) for at, value in enumerate(line)]
         parts.append(_polyline(points, colour))
-    return _svg(parts, "Tokens a second, over the run")
+    ends = ((_LEFT, "0 s"), (_WIDTH - _RIGHT, f"{load.duration_s} s"))
+    return _svg([*parts, *_across(ends)], "Tokens a second, over the run")
 
 
 def _curves(sketches: Sequence[Sketch]) -> Markup:
     values = [[sketch.quantile(share) * 1e3 for share in _CURVE] for sketch in sketches]
     highest = max((v[-1] for v in values if not math.isnan(v[-1])), default=1.0) or 1.0
     parts = _grid(highest, " ms")
-    step = (_WIDTH - _LEFT - 44) / (len(_CURVE) - 1)
-    for at, share in enumerate(_CURVE):
-        x = f"{_LEFT + at * step:.1f}"
-        parts.append(element("text", f"p{share * 100:g}", x=x, y=str(_HEIGHT + 34)))
+    step = (_WIDTH - _LEFT - _RIGHT) / (len(_CURVE) - 1)
+    parts += _across((_LEFT + at * step, f"p{share * 100:g}") for at, share in enumerate(_CURVE))
     for line, colour in zip(values, _COLOURS, strict=False):
         points = [(_LEFT + at * step, _y(v / highest)) for at, v in enumerate(line) if v == v]  # noqa: PLR0124 - no NaN
         parts.append(_polyline(points, colour))
     return _svg(parts, "Percentiles")
+
+
+def _across(labels: Iterable[tuple[float, str]]) -> list[Markup]:
+    y = str(_HEIGHT + 34)
+    return [element("text", text, class_="x", x=f"{x:.1f}", y=y) for x, text in labels]
 
 
 def _y(share: float) -> float:
@@ -103,7 +107,8 @@ def _grid(highest: float, unit: str) -> list[Markup]:
         y = f"{_y(share):.1f}"
         parts.append(element("line", class_="axis", x1=str(_LEFT), x2=str(_WIDTH), y1=y, y2=y))
         label = f"{float(f'{highest * share:.3g}'):,g}{unit}"
-        parts.append(element("text", label, x="0", y=f"{_y(share) + 4:.1f}"))
+        y = f"{_y(share) + 4:.1f}"
+        parts.append(element("text", label, class_="y", x=str(_LEFT - 14), y=y))
     return parts
 
 
@@ -114,7 +119,7 @@ def _polyline(points: Sequence[tuple[float, float]], colour: str) -> Markup:
 
 def _svg(parts: Sequence[Markup], label: str) -> Markup:
     box = f"0 0 {_WIDTH} {_HEIGHT + 40}"
-    return element("svg", join(parts), viewBox=box, role="img", aria_label=label)
+    return element("svg", join(parts), class_="chart", viewBox=box, role="img", aria_label=label)
 
 
 def _times(measured: Sequence[Measured]) -> Markup:

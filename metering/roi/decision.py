@@ -14,7 +14,7 @@ from metering.invoice.pricing import Segment, price_segment
 from metering.plans.model import ANY_MODEL, PlanVersion, Prices, Rounding
 from metering.roi.measure import MODEL, Traffic
 
-__all__ = ["CRITERIA", "SCORES", "SCORE_MAX", "WEIGHTS", "Option", "options_of"]
+__all__ = ["CRITERIA", "NOT_IN_PLAN", "SCORES", "SCORE_MAX", "WEIGHTS", "Option", "options_of"]
 
 CRITERIA = ("operations", "recovery", "elasticity", "observability")
 WEIGHTS: Mapping[str, Decimal] = dict(
@@ -31,6 +31,7 @@ SCORES: Mapping[str, tuple[int, int, int, int]] = {
     "time_bandwidth": (2, 3, 4, 2),
 }
 MONTH_MS = 30 * 86_400_000
+NOT_IN_PLAN = "the plan has no such price"
 _CONTEXT = Context(prec=60)
 
 
@@ -76,7 +77,7 @@ def _option(
     merit = _CONTEXT.divide(total, SCORE_MAX * sum(weights.values(), Decimal(0)))
     prices, missing = _only(mode, version.prices), _missing(mode, traffic)
     if prices is None:
-        missing = "the plan has no such price"
+        missing = NOT_IN_PLAN
     if missing or prices is None:
         return Option(mode, None, merit, Decimal(0), missing)
     alone = replace(version, prices=prices)

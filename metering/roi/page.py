@@ -62,20 +62,27 @@ def to_html(report: Report) -> bytes:
 
 def _header(report: Report) -> Markup:
     best = report.options[0]
-    known = best.month_cost is not None
-    name = NAMES[best.mode] if known else "None: neither plan nor log says enough"
+    title = (
+        f"Take: {NAMES[best.mode]}"
+        if best.month_cost is not None
+        else "No way of charging can be priced"
+    )
     left = join(
         (
             element("p", "Seedance", class_="brand"),
-            element("h1", f"Take: {name}"),
+            element("h1", title),
             element(
                 "p", f"Plan {report.plan}, by {report.traffic.requests:,} requests", class_="quiet"
             ),
         )
     )
-    cost = _money(best.month_cost, report) if best.month_cost is not None else "—"
-    right = join((element("span", "a month", class_="quiet"), element("strong", cost)))
-    return element("header", join((element("div", left), element("div", right, class_="sum"))))
+    parts = [element("div", left)]
+    if best.month_cost is not None:
+        cost = element("strong", _money(best.month_cost, report))
+        parts.append(
+            element("div", join((element("span", "a month", class_="quiet"), cost)), class_="sum")
+        )
+    return element("header", join(parts))
 
 
 def _facts(report: Report) -> dict[str, str]:
@@ -116,7 +123,8 @@ def _costs(report: Report) -> Markup:
             cost = _money(option.month_cost, report)
             width = f"width: max(3px, {100 * option.month_cost / largest:.1f}%)"
             name = join((element("span", name), element("div", class_="bar", style=width)))
-        cells = (name, cost, f"{option.merit:.2f}", f"{option.worth:.2f}")
+        worth = "–" if option.month_cost is None else f"{option.worth:.2f}"
+        cells = (name, cost, f"{option.merit:.2f}", worth)
         rows.append(row(cells, 1, class_="best" if _taken(option, report) else ""))
     head = row(("Way of charging", "A month", "Merit", "Worth"), 1, tag="th")
     return _table(head, rows)
@@ -190,7 +198,8 @@ def _bursts(report: Report) -> Sequence[Markup]:
 
 
 def _matrix(report: Report) -> Markup:
-    head = ["Of 5 points", *(f"{n.capitalize()} × {report.weights[n]}" for n in CRITERIA), "Merit"]
+    head = (f"Of {SCORE_MAX} points", *(name.capitalize() for name in CRITERIA), "Merit")
+    weights = ("Weight", *(f"{report.weights[name]}" for name in CRITERIA), "")
     rows = [
         row(
             (NAMES[option.mode], *map(str, SCORES[option.mode]), f"{option.merit:.2f}"),
@@ -199,7 +208,7 @@ def _matrix(report: Report) -> Markup:
         )
         for option in report.options
     ]
-    return _table(row(head, 1, tag="th"), rows)
+    return _table(row(head, 1, tag="th"), [row(weights, 1, class_="none"), *rows])
 
 
 def _notes(report: Report) -> Markup:

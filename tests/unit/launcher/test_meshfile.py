@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from launcher.meshfile import MESH_FILE, RunningProcess, gateway_url, read_mesh, write_mesh
@@ -18,11 +19,11 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 
 
 def test_the_file_has_the_documented_form(tmp_path: Path) -> None:
-    """Other programs read `processes` with kind, name, pid, address, log."""
+    """Other programs read `processes` with kind, name, pid, address, log, tls."""
     write_mesh(tmp_path, [ME])
     content = json.loads((tmp_path / MESH_FILE).read_text())
     assert set(content) == {"processes"}
-    assert set(content["processes"][0]) == {"kind", "name", "pid", "address", "log"}
+    assert set(content["processes"][0]) == {"kind", "name", "pid", "address", "log", "tls"}
 
 
 def test_no_draft_is_left_behind(tmp_path: Path) -> None:
@@ -56,3 +57,9 @@ def test_a_client_finds_the_meshs_gateway(tmp_path: Path) -> None:
         ],
     )
     assert gateway_url(tmp_path) == "ws://127.0.0.1:9000"
+
+
+def test_a_gateway_with_a_certificate_is_spoken_to_by_tls(tmp_path: Path) -> None:
+    """Who runs a mesh with `--tls-cert` need not say wss:// to its own commands."""
+    write_mesh(tmp_path, [replace(ME, tls=True)])
+    assert gateway_url(tmp_path) == "wss://127.0.0.1:8080"

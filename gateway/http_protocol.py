@@ -154,9 +154,9 @@ class HttpProtocol(HttpToolsProtocol):
         self.transport.close()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Trailers are no headers (RFC 9110 §6.5.1), and nobody reads them."""
+        """Trailers are no headers (RFC 9110 §6.5.1), and nobody reads them; space around a value is none of it (§5.5)."""
         if self._head_timer is not None:
-            super().on_header(name, value)
+            super().on_header(name, value.strip(b" \t"))
 
     def on_message_begin(self) -> None:
         """A further request on this connection has a head of its own."""
@@ -180,7 +180,7 @@ class HttpProtocol(HttpToolsProtocol):
             raise _HeadRefusedError
         hosts = [value for name, value in self.headers if name == b"host"]
         optional = not hosts and self.parser.get_http_version() == "1.0"
-        if not optional and (len(hosts) != 1 or not _HOST.fullmatch(hosts[0].strip())):
+        if not optional and (len(hosts) != 1 or not _HOST.fullmatch(hosts[0])):
             raise _HeadRefusedError
 
     def on_body(self, body: bytes) -> None:

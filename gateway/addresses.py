@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections import Counter
+from functools import lru_cache
 
 __all__ = ["AddressLimit", "holder_of"]
 
@@ -11,6 +12,7 @@ __all__ = ["AddressLimit", "holder_of"]
 IPV6_PREFIX = 64
 
 
+@lru_cache(maxsize=4096)  # a connection asks four times
 def holder_of(address: str) -> str:
     """Who is counted: an IPv4 address, an IPv6 network of 64 bits, or the text itself when neither."""
     try:

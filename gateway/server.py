@@ -113,7 +113,7 @@ class GatewayServer(uvicorn.Server):
         self.started = True
 
     def _tls_listener(self, certificate: Certificate, sock: socket.socket) -> Any:
-        # As much of a server as uvicorn asks for: `close`.
+        # As much of a server as uvicorn asks for: `close` and `wait_closed`.
         proxies = self._http.proxies
         listener = TlsListener(certificate.context, self._protocol, HEAD_WITHIN_S, proxies)
         listener.listen(sock, BACKLOG)

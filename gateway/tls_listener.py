@@ -118,3 +118,7 @@ class TlsListener:
             self._listening = None
         for handshake in self._handshakes:
             handshake.cancel()
+
+    async def wait_closed(self) -> None:
+        """Wait for those that were given up."""
+        await asyncio.gather(*self._handshakes, return_exceptions=True)

@@ -10,7 +10,14 @@ from launcher.data_folder import LOG_FOLDER, RECEIPT_KEY, STORE_FOLDER
 from launcher.ports import free_port, next_free_ports
 from mesh.membership import EVERY_CLASS
 
-__all__ = ["INSTANCES_DEFAULT", "LOCAL_TENANT", "ProcessSpec", "UpOptions", "build"]
+__all__ = [
+    "DRAIN_GRACE_S",
+    "INSTANCES_DEFAULT",
+    "LOCAL_TENANT",
+    "ProcessSpec",
+    "UpOptions",
+    "build",
+]
 
 HOST = "127.0.0.1"
 LOCAL_TENANT = "local"
@@ -68,7 +75,6 @@ def _http(options: UpOptions) -> str:
 
 def _service(options: UpOptions, kind: str, name: str, port: int, *flags: str) -> ProcessSpec:
     common = ["--host", HOST, "--port", str(port), "--log-level", options.log_level]
-    common += ["--drain-grace-s", str(DRAIN_GRACE_S)]
     if options.otlp_endpoint:
         common += ["--otlp-endpoint", options.otlp_endpoint]
     for flag, path in zip(MTLS_FLAGS, options.mtls, strict=False):
@@ -151,8 +157,6 @@ def build(options: UpOptions) -> list[ProcessSpec]:
                 public,
                 "--gateway-id",
                 f"gateway-{i}",
-                "--anonymous-tenant",
-                LOCAL_TENANT,
                 "--receipt-key",
                 str(options.data / RECEIPT_KEY),
             ),

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from gateway.config import GatewaySettings
 from inference.config import InferenceSettings
+from launcher.blueprint import DRAIN_GRACE_S, LOCAL_TENANT, MTLS_FLAGS, TLS_FLAGS, ProcessSpec
 from mesh.settings import ENV_PREFIX, FOREIGN_VARIABLES, ServiceSettings
 from metering.config import MeteringSettings
 from router.config import RouterSettings
@@ -23,12 +24,18 @@ __all__ = [
     "keep_mesh_secret",
     "mesh_environment",
     "mesh_secret",
+    "overruled",
     "part_of",
     "unknown_to_all",
 ]
 
 SECRET_FILE = "mesh.secret"  # noqa: S105 - the name of the file
 _SECRET = f"{ENV_PREFIX}MESH_SECRET"
+# What a mesh on one machine begins with, unless the shell says otherwise.
+_LOCAL = {
+    f"{ENV_PREFIX}DRAIN_GRACE_S": str(DRAIN_GRACE_S),
+    f"{ENV_PREFIX}ANONYMOUS_TENANT": LOCAL_TENANT,
+}
 
 SETTINGS: Mapping[str, type[ServiceSettings]] = {
     "router": RouterSettings,
@@ -48,7 +55,7 @@ def mesh_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
     The mesh's secret is made anew at every start.
     """
-    return {_SECRET: secrets.token_urlsafe(32), **environ}
+    return {_SECRET: secrets.token_urlsafe(32), **_LOCAL, **environ}
 
 
 def keep_mesh_secret(environ: Mapping[str, str], data: Path) -> None:
@@ -73,6 +80,17 @@ def unknown_to_all(environ: Mapping[str, str]) -> list[str]:
     """`SEEDANCE_…` variables that no service knows, sorted."""
     known = set(FOREIGN_VARIABLES).union(*(_variables(kind) for kind in SETTINGS))
     return sorted(name for name in environ if name.startswith(ENV_PREFIX) and name not in known)
+
+
+def overruled(environ: Mapping[str, str], specs: Iterable[ProcessSpec]) -> list[str]:
+    """`SEEDANCE_…` variables that no process would hear, since each is told by a flag; sorted.
+
+    The certificates' are none: `seedance up` hands on what they say.
+    """
+    flags = {part for spec in specs for part in spec.argv if part.startswith("--")}
+    told = flags.difference(TLS_FLAGS, MTLS_FLAGS)
+    names = {ENV_PREFIX + flag.removeprefix("--").replace("-", "_").upper() for flag in told}
+    return sorted(names.intersection(environ))
 
 
 def part_of(kind: str, environ: Mapping[str, str]) -> dict[str, str]:

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 
 from launcher.blueprint import ProcessSpec, UpOptions, build
 from launcher.data_folder import make_data_folder
-from launcher.environment import keep_mesh_secret, mesh_environment, unknown_to_all
+from launcher.environment import keep_mesh_secret, mesh_environment, overruled, unknown_to_all
 from launcher.files import mesh_identity
 from launcher.ports import is_free
 from launcher.supervisor import StartFailedError, Supervisor
@@ -142,4 +142,9 @@ def run_up(options: UpOptions, *, restart: bool = True) -> None:
             specs = build(options)
         except OSError as error:
             exit_with(f"{error}; choose another with --port")
+        if unheard := overruled(os.environ, specs):
+            exit_with(
+                f"{unheard[0]} would change nothing: this command tells its services that itself; "
+                "`seedance up --help` has its flags, and a service started alone hears the variable"
+            )
         asyncio.run(_run(specs, options, restart=restart))

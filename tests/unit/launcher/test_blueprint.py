@@ -6,6 +6,7 @@ from pathlib import Path
 
 from gateway.server import HTTP_GRACE_S
 from launcher.blueprint import ProcessSpec, UpOptions, build
+from launcher.environment import mesh_environment
 from launcher.ports import free_port
 from launcher.supervisor import STOP_GRACE_S
 
@@ -41,11 +42,10 @@ def test_all_bind_loopback_and_no_port_twice(tmp_path: Path) -> None:
     assert len({s.address for s in specs}) == len(specs)
 
 
-def test_a_service_drains_before_it_is_killed(tmp_path: Path) -> None:
+def test_a_service_drains_before_it_is_killed() -> None:
     """Ctrl-C leaves each the time to cut off what runs and to write down what it cost."""
-    services = [s for s in _specs(tmp_path, engine="script") if s.kind != "store"]
-    graces = [float(_flag(s, "--drain-grace-s")) for s in services]
-    assert max(graces) + HTTP_GRACE_S < STOP_GRACE_S
+    grace = float(mesh_environment({})["SEEDANCE_DRAIN_GRACE_S"])
+    assert grace + HTTP_GRACE_S < STOP_GRACE_S
 
 
 def test_what_others_need_starts_first(tmp_path: Path) -> None:

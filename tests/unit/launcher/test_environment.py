@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from launcher.blueprint import UpOptions, build
 from launcher.environment import (
     keep_mesh_secret,
     mesh_environment,
     mesh_secret,
+    overruled,
     part_of,
     unknown_to_all,
 )
+from launcher.ports import free_port
 
 
 def test_each_service_gets_only_what_it_knows() -> None:
@@ -32,9 +35,23 @@ def test_the_secret_is_new_at_every_start() -> None:
 
 
 def test_what_the_user_says_wins() -> None:
-    """Keys and secret of the shell are kept."""
-    own = {"SEEDANCE_KEYS": "a:b", "SEEDANCE_MESH_SECRET": "s"}
+    """What the shell says is kept: also that nobody comes in without a key."""
+    own = {
+        "SEEDANCE_KEYS": "a:b",
+        "SEEDANCE_MESH_SECRET": "s",
+        "SEEDANCE_ANONYMOUS_TENANT": "",
+        "SEEDANCE_DRAIN_GRACE_S": "2",
+    }
     assert mesh_environment(own) == own
+
+
+def test_what_no_process_would_hear_is_named(tmp_path: Path) -> None:
+    """A store that `seedance up` would not use is not taken in silence; what services hear is fine."""
+    specs = build(UpOptions(tmp_path, free_port(), engine="script", tls=(Path("c"), Path("k"))))
+    heard = {"SEEDANCE_PLANS": "p", "SEEDANCE_TLS_CERT": "c", "SEEDANCE_DRAIN_GRACE_S": "2"}
+    assert overruled(heard, specs) == []
+    unheard = {"SEEDANCE_REDIS": "redis://x", "SEEDANCE_LOG_LEVEL": "info"}
+    assert overruled({**heard, **unheard}, specs) == sorted(unheard)
 
 
 def test_a_variable_that_nobody_knows_is_found() -> None:

@@ -19,7 +19,7 @@ from gateway.timers import TimerWheel
 from seedance.protocol.errors import CloseCode, ErrorCode, SeedanceError
 from seedance.protocol.events import Expired, ResumeOn
 from seedance.protocol.frames import Heartbeat, Resume, SessionFrame
-from seedance.protocol.resume import ResumeFault
+from seedance.protocol.resume import ResumeFault, unknown_session
 from seedance.protocol.session import SessionMachine, SessionRules
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ class SessionRegistry:
         token_hash = hash_of(resume.token, tenant)
         owner = self._owners.get(resume.session)
         if owner and not hmac.compare_digest(owner.identity.token_hash, token_hash):
-            raise _expired()
+            raise unknown_session()
         try:
             # A session that nobody has written yet may live at another gateway: either it is found
             # later, or it is gone for good.
@@ -156,7 +156,7 @@ class SessionRegistry:
                 resume.session, token_hash, self._me, above=above, bars=bars
             )
         except PermissionError:
-            raise _expired() from None
+            raise unknown_session() from None
         except StoreUnavailableError:
             if owner is None or self._owners.get(resume.session) is not owner:
                 raise _unavailable() from None
@@ -169,7 +169,7 @@ class SessionRegistry:
             mine.guessed = False
             return mine, True
         if stored is None:
-            raise _expired()
+            raise unknown_session()
         if mine is not None:
             mine.fenced()
         return self._own(self._adopt(stored)), True
@@ -238,11 +238,6 @@ class SessionRegistry:
         for owner in self.owners:
             self.forget(owner)
             owner.abandon()
-
-
-def _expired() -> ResumeFault:
-    gone = SeedanceError(ErrorCode.SESSION_EXPIRED, "no such session: open a new one")
-    return ResumeFault(gone, CloseCode.SESSION_UNKNOWN)
 
 
 def _unavailable() -> ResumeFault:

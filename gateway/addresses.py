@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import ipaddress
 from collections import Counter
+from collections.abc import Sequence
+from functools import lru_cache
 
-__all__ = ["AddressLimit", "holder_of"]
+__all__ = ["AddressLimit", "Networks", "holder_of", "is_within"]
+
+Networks = Sequence[ipaddress.IPv4Network | ipaddress.IPv6Network]
 
 # Whoever has one address of IPv6 usually has the 2^64 beside it.
 IPV6_PREFIX = 64
 
 
+@lru_cache(maxsize=4096)  # a connection asks four times
 def holder_of(address: str) -> str:
     """Who is counted: an IPv4 address, an IPv6 network of 64 bits, or the text itself when neither."""
     try:
@@ -22,6 +27,11 @@ def holder_of(address: str) -> str:
     if found.ipv4_mapped is not None:
         return str(found.ipv4_mapped)
     return str(ipaddress.ip_network((found, IPV6_PREFIX), strict=False))
+
+
+def is_within(address: str, networks: Networks) -> bool:
+    """Whether an address is of one of the networks."""
+    return bool(networks) and any(ipaddress.ip_address(address) in net for net in networks)
 
 
 class AddressLimit:

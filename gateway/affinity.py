@@ -79,7 +79,9 @@ class AffinityTokens:
         return _digest(self._signing_key, "signature", tenant, name)
 
     def _read(self, tenant: str, token: str) -> str:
-        """The name in a token; empty: it is none of ours, or another tenant's."""
+        """The name in a token; empty: there is none, it is none of ours, or another tenant's."""
+        if not token:
+            return ""
         name = token[:_PART_LENGTH]
         right = name + self._signature(tenant, name)
         return name if token.isascii() and hmac.compare_digest(right, token) else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import msgspec
@@ -10,6 +11,7 @@ from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.types import Receive, Scope, Send
 
 from gateway.connections import Connections
 from gateway.deps import GatewayDeps
@@ -26,11 +28,31 @@ from seedance.protocol.errors import ErrorCode, SeedanceError
 __all__ = ["build_app"]
 
 STATIC = Path(__file__).with_name("static")
+WEBSOCKET_PATHS = frozenset({"/v2/infer", "/v1/chat"})
+
+
+class _Gateway(FastAPI):
+    """Its WebSockets go past routes and middlewares, which have nothing for them and cost a third of a handshake."""
+
+    def __init__(self, infer: Callable[[WebSocket], Awaitable[None]]) -> None:
+        super().__init__(title="Seedance gateway", docs_url=None, redoc_url=None, openapi_url=None)
+        self._infer = infer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """As ASGI has it."""
+        if scope["type"] == "websocket" and scope["path"] in WEBSOCKET_PATHS:
+            await self._infer(WebSocket(scope, receive, send))
+        else:
+            await super().__call__(scope, receive, send)
 
 
 def build_app(deps: GatewayDeps, registry: SessionRegistry, connections: Connections) -> FastAPI:
     """The application. Whoever serves it runs `registry` and drains `connections`."""
-    app = FastAPI(title="Seedance gateway", docs_url=None, redoc_url=None, openapi_url=None)
+
+    async def infer(websocket: WebSocket) -> None:
+        await serve_websocket(websocket, deps, registry, connections)
+
+    app = _Gateway(infer)
     app.add_exception_handler(HTTPException, _refuse)
     app.include_router(ticket_routes(deps))
     app.include_router(openai_routes(deps))
@@ -38,12 +60,6 @@ def build_app(deps: GatewayDeps, registry: SessionRegistry, connections: Connect
     _health(app, deps, registry, connections)
     _document(app)
     _page(app)
-
-    async def infer(websocket: WebSocket) -> None:
-        await serve_websocket(websocket, deps, registry, connections)
-
-    for path in ("/v2/infer", "/v1/chat"):
-        app.add_api_websocket_route(path, infer)
     return app
 
 

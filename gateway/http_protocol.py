@@ -15,7 +15,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from gateway.addresses import AddressLimit
+from gateway.addresses import AddressLimit, Networks, is_within
 
 __all__ = ["HEAD_BYTES_MAX", "HEAD_WITHIN_S", "HttpProtocol", "http_protocol"]
 
@@ -50,7 +50,7 @@ class HttpProtocol(HttpToolsProtocol):
     """
 
     limit = AddressLimit(0)
-    proxies: Sequence[ipaddress.IPv4Network | ipaddress.IPv6Network] = ()
+    proxies: Networks = ()
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -74,18 +74,13 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _is_one_too_many(self) -> bool:
         address = self.client[0] if self.client else ""
-        if not address or self._is_proxy(address):
+        if not address or is_within(address, self.proxies):
             return False
         if not self.limit.admits(address):
             return True
         self.limit.enter(address)
         self._counted = address
         return False
-
-    def _is_proxy(self, address: str) -> bool:
-        return bool(self.proxies) and any(
-            ipaddress.ip_address(address) in proxy for proxy in self.proxies
-        )
 
     def _count_no_more(self) -> None:
         if self._counted is not None:
@@ -154,9 +149,9 @@ class HttpProtocol(HttpToolsProtocol):
         self.transport.close()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Trailers are no headers (RFC 9110 §6.5.1), and nobody reads them."""
+        """Trailers are no headers (RFC 9110 §6.5.1), and nobody reads them; space around a value is none of it (§5.5)."""
         if self._head_timer is not None:
-            super().on_header(name, value)
+            super().on_header(name, value.strip(b" \t"))
 
     def on_message_begin(self) -> None:
         """A further request on this connection has a head of its own."""
@@ -180,7 +175,7 @@ class HttpProtocol(HttpToolsProtocol):
             raise _HeadRefusedError
         hosts = [value for name, value in self.headers if name == b"host"]
         optional = not hosts and self.parser.get_http_version() == "1.0"
-        if not optional and (len(hosts) != 1 or not _HOST.fullmatch(hosts[0].strip())):
+        if not optional and (len(hosts) != 1 or not _HOST.fullmatch(hosts[0])):
             raise _HeadRefusedError
 
     def on_body(self, body: bytes) -> None:

@@ -10,6 +10,7 @@ import asyncio
 import socket
 from contextlib import AbstractContextManager, nullcontext
 from types import FrameType
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
@@ -18,6 +19,7 @@ from gateway.config import GatewaySettings
 from gateway.connections import Connections
 from gateway.http_protocol import HEAD_WITHIN_S, http_protocol
 from gateway.tls import Certificate
+from gateway.tls_listener import TlsListener
 from gateway.ws_protocol import socket_protocol
 from mesh.clock import Clock
 from mesh.settings import exit_with
@@ -30,8 +32,6 @@ BACKLOG = 2048
 # What uvicorn has for HTTP requests that still run after the drain: time to be cancelled and billed.
 HTTP_GRACE_S = 2
 POLL_S = 0.05
-# A peer that does not answer the end of TLS is not waited for.
-TLS_SHUTDOWN_S = 2.0
 
 
 def bind(host: str, port: int, *, shared: bool = False, listen: bool = True) -> socket.socket:
@@ -101,20 +101,23 @@ class GatewayServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen; as uvicorn does, but TLS has as little time as a request's head."""
-        loop = asyncio.get_running_loop()
-        tls = None if self._certificate is None else self._certificate.context
-        self.servers = [
-            await loop.create_server(
-                self._protocol,
-                sock=sock,
-                backlog=BACKLOG,
-                ssl=tls,
-                ssl_handshake_timeout=HEAD_WITHIN_S if tls else None,
-                ssl_shutdown_timeout=TLS_SHUTDOWN_S if tls else None,
-            )
-            for sock in sockets or ()
-        ]
+        certificate = self._certificate
+        if certificate is None:
+            loop = asyncio.get_running_loop()
+            self.servers = [
+                await loop.create_server(self._protocol, sock=sock, backlog=BACKLOG)
+                for sock in sockets or ()
+            ]
+        else:
+            self.servers = [self._tls_listener(certificate, sock) for sock in sockets or ()]
         self.started = True
+
+    def _tls_listener(self, certificate: Certificate, sock: socket.socket) -> Any:
+        # As much of a server as uvicorn asks for: `close` and `wait_closed`.
+        proxies = self._http.proxies
+        listener = TlsListener(certificate.context, self._protocol, HEAD_WITHIN_S, proxies)
+        listener.listen(sock, BACKLOG)
+        return listener
 
     def _protocol(self) -> asyncio.Protocol:
         return self._http(config=self.config, server_state=self.server_state, app_state={})

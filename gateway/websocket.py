@@ -161,10 +161,10 @@ class Connection:
         """
         if self._hearing or self._machine.state is not ConnectionState.OPEN:
             return False
-        ack = plain_ack(message)
-        if ack is None:
+        seq = plain_ack(message)
+        if seq is None:
             return False
-        self._owner.step(ack)
+        self._owner.acknowledged(seq)
         return True
 
     async def _take(self, frame: ClientFrame | SeedanceError) -> None:

@@ -110,7 +110,8 @@ class StoreLink(ABC):
         happened then.
 
         `kept`: over a connection that is kept for such callers, and not asked whether it is still good,
-        which costs more than the exchange. They try again when it turns out not to be.
+        which costs more than the exchange. They try again when it turns out not to be; what the server
+        closed while nothing was said is opened anew.
         """
         if not commands:
             return []
@@ -142,6 +143,8 @@ class StoreLink(ABC):
         self, connection: AbstractConnection, commands: Sequence[Command]
     ) -> list[Reply]:
         try:
+            if _is_cut(connection):
+                await connection.disconnect(nowait=True)
             replies = await _round(connection, commands)
             unknown = [i for i, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
             if unknown:
@@ -230,7 +233,7 @@ class _ClusterLink(StoreLink):
         )
 
     async def _exchange(self, commands: Sequence[Command], *, kept: bool) -> list[Reply]:
-        del kept  # nodes' connections are never asked
+        del kept  # all of a node's connections are kept
         async with self._room:
             try:
                 replies = await self._over_nodes(commands)
@@ -250,6 +253,10 @@ class _ClusterLink(StoreLink):
                         "the store is no cluster: its URL begins with redis://"
                     ) from error
                 raise ConnectionError(str(error)) from error
+            except asyncio.CancelledError:
+                # A node that takes connections and says nothing may have been replaced, too.
+                self._known = False
+                raise
             return replies
 
     async def _over_nodes(self, commands: Sequence[Command]) -> list[Reply]:
@@ -299,6 +306,15 @@ def _keys_of(commands: Sequence[Command]) -> list[Argument]:
         key = command[place] if place else key
         keys.append(key)
     return keys
+
+
+def _is_cut(connection: AbstractConnection) -> bool:
+    """Whether the other end has closed it since it was used: a server may, after a time of silence.
+
+    The library tells nobody without asking the socket, which takes longer than the exchange.
+    """
+    reader = connection._reader  # noqa: SLF001 - see above
+    return reader is not None and (reader.at_eof() or reader.exception() is not None)
 
 
 async def _round(connection: AbstractConnection, commands: Sequence[Command]) -> list[Reply]:

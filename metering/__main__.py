@@ -99,9 +99,9 @@ async def serve(settings: MeteringSettings, stop: asyncio.Event) -> None:
     with contextlib.suppress(LedgerUnavailableError):  # they wait for the next start
         await ledger.take_up_refused()
     name = metering_pb2.DESCRIPTOR.services_by_name["Metering"].full_name
-    rpc = RpcServer([name], identity_of(settings))
+    rpc = RpcServer([name], identity_of(settings), settings.mesh_secret.get_secret_value())
     metering_pb2_grpc.add_MeteringServicer_to_server(  # type: ignore[no-untyped-call]
-        MeteringService(ledger, desk, settings.mesh_secret.get_secret_value()), rpc.server
+        MeteringService(ledger, desk), rpc.server
     )
     port = await rpc.start(f"{settings.host}:{settings.port}")
     if settings.announce:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, NoReturn
@@ -10,7 +9,6 @@ from typing import Any, NoReturn
 import grpc
 import grpc.aio
 
-from mesh.rpc.channel import MESH_SECRET_KEY
 from metering.invoice.desk import BillingDesk, NoPlansError
 from metering.invoice.pricing import UnpricedError
 from metering.ledger import Ledger, LedgerUnavailableError
@@ -38,19 +36,18 @@ _FORMS = {
 class MeteringService(metering_pb2_grpc.MeteringServicer):
     """Answers what a tenant used and what it costs.
 
-    `mesh_secret` not empty: only a caller that shows it is answered, for it names the tenant.
+    The caller names the tenant: its server lets members of the mesh in alone (`mesh.rpc.secret`).
     """
 
-    def __init__(self, ledger: Ledger, desk: BillingDesk, mesh_secret: str) -> None:
+    def __init__(self, ledger: Ledger, desk: BillingDesk) -> None:
         self._ledger = ledger
         self._desk = desk
-        self._secret = mesh_secret.encode()
 
     async def GetUsage(  # noqa: N802 - the name in the schema
         self, request: pb.GetUsageRequest, context: Context
     ) -> pb.GetUsageResponse:
         """Sum a tenant's finished generations, in total and per model."""
-        await self._admit(request.tenant, context)
+        await _named(request.tenant, context)
         if request.until_ms and request.until_ms < request.from_ms:
             await _refuse_field(context, "`until_ms` must not precede `from_ms`")
         async with _answering(context):
@@ -78,7 +75,7 @@ class MeteringService(metering_pb2_grpc.MeteringServicer):
         self, request: pb.GetPlanRequest, context: Context
     ) -> pb.GetPlanResponse:
         """Tell what a tenant's usage costs."""
-        await self._admit(request.tenant, context)
+        await _named(request.tenant, context)
         async with _answering(context):
             plan = await self._desk.plan(request.tenant)
         return pb.GetPlanResponse(found=plan is not None, document=plan or b"")
@@ -87,7 +84,7 @@ class MeteringService(metering_pb2_grpc.MeteringServicer):
         self, request: pb.ListInvoicesRequest, context: Context
     ) -> pb.ListInvoicesResponse:
         """Tell a tenant's closed invoices and the running month's draft."""
-        await self._admit(request.tenant, context)
+        await _named(request.tenant, context)
         async with _answering(context):
             heads = await self._desk.invoices(request.tenant)
         return pb.ListInvoicesResponse(
@@ -107,7 +104,7 @@ class MeteringService(metering_pb2_grpc.MeteringServicer):
         self, request: pb.GetInvoiceRequest, context: Context
     ) -> pb.GetInvoiceResponse:
         """Write one month's invoice."""
-        await self._admit(request.tenant, context)
+        await _named(request.tenant, context)
         try:
             month = Month.parse(request.month)
         except ValueError as error:
@@ -118,18 +115,10 @@ class MeteringService(metering_pb2_grpc.MeteringServicer):
             document = await self._desk.invoice(request.tenant, month, _FORMS[request.format])
         return pb.GetInvoiceResponse(document=document)
 
-    async def _admit(self, tenant: str, context: Context) -> None:
-        if not self._believed(context):
-            await _refuse(context, grpc.StatusCode.UNAUTHENTICATED, "the mesh's secret is missing")
-        if not tenant:
-            await _refuse_field(context, "`tenant` must be given")
 
-    def _believed(self, context: Context) -> bool:
-        if not self._secret:
-            return True
-        shown = dict(context.invocation_metadata() or ()).get(MESH_SECRET_KEY, "")
-        shown_bytes = shown if isinstance(shown, bytes) else shown.encode()
-        return hmac.compare_digest(shown_bytes, self._secret)
+async def _named(tenant: str, context: Context) -> None:
+    if not tenant:
+        await _refuse_field(context, "`tenant` must be given")
 
 
 @asynccontextmanager

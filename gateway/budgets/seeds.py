@@ -104,7 +104,9 @@ class Seeds:
                 pass
 
     async def _seed(self, account: AccountName) -> None:
-        wanted = self._wanted[account]
+        wanted = self._wanted.get(account)
+        if wanted is None:  # put off while those before it were asked for
+            return
         wanted.due_at = self._clock.monotonic() + RETRY_S
         plan = self._prices.of(wanted.budget.tenant)
         if plan is None:

@@ -13,12 +13,12 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
-from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 from weakref import ref
 
 from gateway.metering.meter import UsageMeter
+from gateway.session.presence import StorePresence, StoreState
 from gateway.session.turns import Turns
 from gateway.session.twice import twice
 from gateway.store.base import (
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     _Write = tuple[SessionOwner, SessionWrite]
 
-__all__ = ["MARK_CHECK_S", "OWNER_TOLD_S", "WRITES_FAILED_MAX", "Checkpointer", "StoreState"]
+__all__ = ["MARK_CHECK_S", "OWNER_TOLD_S", "WRITES_FAILED_MAX", "Checkpointer"]
 
 log = logging.getLogger("gateway")
 
@@ -56,13 +56,6 @@ WRITES_FAILED_MAX = 5
 NS_PER_MS = 1_000_000
 
 
-class StoreState(Enum):
-    """Whether the store takes commits."""
-
-    THERE = "there"
-    AWAY = "away"
-
-
 class Checkpointer:
     """Gathers owners with news and commits them together; `run` is its one task."""
 
@@ -75,7 +68,7 @@ class Checkpointer:
         interval_s: float,
         text_interval_s: float,
     ) -> None:
-        self.state = StoreState.THERE
+        self._presence = StorePresence()
         self.owners: dict[SessionOwner, None] = {}
         self._store = store
         self._usage = usage
@@ -91,6 +84,11 @@ class Checkpointer:
         # In the order of their times, since each waits for as long as any other. Many an owner is gone
         # before its time has come, and is not to be kept by this.
         self._renewals: deque[tuple[float, ref[SessionOwner]]] = deque()
+
+    @property
+    def state(self) -> StoreState:
+        """Whether the store takes commits; what waits for one waits only while it is `THERE`."""
+        return self._presence.state
 
     def own(self, owner: SessionOwner) -> None:
         """This gateway owns it from now on."""
@@ -120,7 +118,7 @@ class Checkpointer:
         while True:
             await self.tick()
             await asyncio.sleep(
-                self._interval_s if self.state is StoreState.THERE else STORE_RETRY_S
+                STORE_RETRY_S if self.state is StoreState.AWAY else self._interval_s
             )
             if self.state is StoreState.THERE:
                 await self._wait_for_news()
@@ -150,6 +148,7 @@ class Checkpointer:
             self._wake.clear()
         self._renew_if_due()
         await self._usage.save()
+        began = self._clock.monotonic()
         try:
             await self._twice(self._meet)
         except StoreUnavailableError:
@@ -158,7 +157,7 @@ class Checkpointer:
             return
         writes = self._take()
         if not writes:
-            self._there()
+            self._there(began)
             return
         started_ms = self._clock.wall_ms()
         try:
@@ -167,7 +166,7 @@ class Checkpointer:
             await self._usage.save(held=True)
             self._away(writes)
             return
-        self._there()
+        self._there(began)
         _trace(self._tracing, writes, started_ms, self._clock.wall_ms())
         for owner, write in writes:
             try:
@@ -192,8 +191,8 @@ class Checkpointer:
     async def _twice(
         self, exchange: Callable[[], Awaitable[T]], again: Callable[[], None] = lambda: None
     ) -> T:
-        there = self.state is StoreState.THERE
-        return await twice(exchange, again, self._clock) if there else await exchange()
+        away = self.state is StoreState.AWAY
+        return await exchange() if away else await twice(exchange, again, self._clock)
 
     def _take(self) -> list[_Write]:
         dirty, self._dirty = self._dirty, {}
@@ -271,9 +270,7 @@ class Checkpointer:
                 self._dirty[owner] = None
 
     def _away(self, writes: list[_Write]) -> None:
-        if self.state is StoreState.THERE:
-            self.state = StoreState.AWAY
-            log.warning("the session store is away: sessions go on from memory")
+        if self._presence.failed():
             self._level(committed=False)
         for owner, write in writes:
             if write.closed:
@@ -284,10 +281,8 @@ class Checkpointer:
             except Exception as fault:  # noqa: BLE001 - of one session, and stays with it
                 self._let_go(owner, fault)
 
-    def _there(self) -> None:
-        if self.state is StoreState.AWAY:
-            self.state = StoreState.THERE
-            log.warning("the session store is back: everything live is written again")
+    def _there(self, began: float) -> None:
+        if self._presence.answered(began, self._clock.monotonic()):
             self._level(committed=True)
 
     def _level(self, *, committed: bool) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from gateway.session.checkpoint import Checkpointer, StoreState
+from gateway.session.checkpoint import Checkpointer
 from gateway.session.generation import Generation
 from gateway.session.identity import SessionIdentity
 from gateway.session.journal import Journal, Opening
 from gateway.session.paid import generation_of
+from gateway.session.presence import StoreState
 from gateway.store.base import SessionWrite
 from gateway.tenants.desk import Permit
 from seedance.protocol.delivery import LinkState
@@ -47,6 +49,7 @@ __all__ = ["SOON_S", "Carrier", "OwnerState", "SessionOwner"]
 # Who is asked within this time needs no other deadline before it: none of a session's is shorter, and to
 # compute them is a quarter of what an acknowledgement costs.
 SOON_S = 1.0
+T = TypeVar("T")
 
 
 class Carrier(Protocol):
@@ -116,16 +119,21 @@ class SessionOwner:
         # Of the request that the machine is being asked for.
         self._permit: Permit | None = None
 
-    # ------------------------------------------------------------ events
-
     def step(self, event: SessionEvent) -> None:
         """Give the machine an event and do what it asks."""
+        self._act(self.machine.step, event)
+
+    def acknowledged(self, seq: int) -> None:
+        """As `step(Ack(seq))`, which comes with every few tokens."""
+        self._act(self.machine.acknowledged, seq)
+
+    def _act(self, take: Callable[[T, float], list[Effect]], what: T) -> None:
         if self.state is _GONE:
             return
         now = self.deps.clock.monotonic()
-        for effect in self.machine.step(event, now):
+        for effect in take(what, now):
             self._do(effect)
-        if self.machine.state is _LIVE and not self.journal.marked:
+        if not self.journal.marked and self.machine.state is _LIVE:
             self._checkpointer.mark(self)
         if self.armed_at > now + SOON_S:
             self._arm(now)
@@ -186,8 +194,6 @@ class SessionOwner:
         if at is not None and self.state is _OWNING:
             self._registry.timers.arm(self, at)
 
-    # ------------------------------------------------------------ the connection
-
     def attach(self, carrier: Carrier, event: SessionEvent) -> None:
         """Let this connection carry the session; an older one is told that it was taken over."""
         older, self.carrier = self.carrier, None
@@ -196,21 +202,18 @@ class SessionOwner:
         self.carrier = carrier
         self.journal.renew()
         self.step(event)
-        if self._checkpointer.state is StoreState.AWAY:
+        if self._checkpointer.state is not StoreState.THERE:
             self.store_level(committed=False)
 
     def detach(self, carrier: Carrier) -> None:
         """The connection is gone; if it is not the one that carries the session, nothing happens."""
-        if self.carrier is not carrier:
-            return
-        self._carried_no_more()
+        if self.carrier is carrier:
+            self._carried_no_more()
 
     def _carried_no_more(self) -> None:
         self.carrier = None
         self.journal.renew()  # from now on its time is running out
         self.step(LinkDown())
-
-    # ------------------------------------------------------------ effects
 
     def _do(self, effect: Effect) -> None:
         match effect:
@@ -255,13 +258,13 @@ class SessionOwner:
         generation = self._generations[stream] = generation_of(self, machine, opening, permit)
         self.journal.touch(stream)
         # With the store away nothing waits for it (§4.4).
-        machine.stored = self._checkpointer.state is StoreState.AWAY
+        machine.stored = self._checkpointer.state is not StoreState.THERE
         generation.open(credit)
 
     def adopt(self, stream: str, opening: Opening) -> None:
         """A stream of a former owner, out of the store."""
-        machine, tenants = self.machine.streams.live[stream], self.deps.tenants
-        permit = tenants.adopt(self.identity.tenant)
+        machine = self.machine.streams.live[stream]
+        permit = self.deps.tenants.adopt(self.identity.tenant)
         self._generations[stream] = generation_of(self, machine, opening, permit)
 
     def _opening(self, stream: str) -> Opening | None:
@@ -272,8 +275,6 @@ class SessionOwner:
         if carrier is not None:
             carrier.close(code, reason)
             self._carried_no_more()
-
-    # ------------------------------------------------------------ the store
 
     def take_write(self) -> SessionWrite | None:
         """What the store has to be told."""

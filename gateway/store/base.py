@@ -40,7 +40,7 @@ OWNER_RENEW_S = 20.0
 OWNER_SILENCE_S = 30.0
 # What the store has of a session outlives `resume_ttl` by this much, so that somebody can sweep it.
 KEEP_S = 60.0
-# A swept session that nobody deletes (its sweeper died) is offered again after this time.
+# A swept session that nobody closes (its sweeper died) is offered again after this time.
 SWEEP_RETRY_S = 10.0
 # Ends that a session's streams leave behind: as many as ids are remembered (§3).
 ENDS_KEPT_MAX = 1024
@@ -233,13 +233,9 @@ class SessionStore(Protocol):
     async def sweep(self, limit: int, gateway: str = "") -> list[StoredSession]:
         """Claim up to `limit` sessions whose deadline has passed: cancel and bill their streams.
 
-        The caller deletes each when that is done; who does not within `SWEEP_RETRY_S` leaves it to
+        The caller closes each when that is done (`SessionWrite.closed`); who does not within `SWEEP_RETRY_S` leaves it to
         the next sweep. A swept session cannot be resumed any more.
         """
-        ...
-
-    async def delete(self, session: str, epoch: int) -> None:
-        """Forget a session, unless a newer owner exists."""
         ...
 
     async def add_usage(self, events: Sequence[UsageEvent]) -> None:

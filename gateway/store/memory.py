@@ -181,10 +181,6 @@ class MemoryStore:
             stored.deadline = now + SWEEP_RETRY_S
         return [self._claimed(name, stored, gateway, 0) for name, stored in due[:limit]]
 
-    async def delete(self, session: str, epoch: int) -> None:
-        """Forget a session; see the base."""
-        await self.commit([SessionWrite(session, epoch, closed=True)])
-
     async def add_usage(self, events: Sequence[UsageEvent]) -> None:
         """Keep usage events; see the base."""
         self.usage.extend(events)

@@ -184,10 +184,6 @@ class RedisStore(RedisNotes):
                 swept += await self._sweep_shard(shard, limit - len(swept), gateway)
         return swept
 
-    async def delete(self, session: str, epoch: int) -> None:
-        """Forget a session; see the base."""
-        await self.commit([SessionWrite(session, epoch, closed=True)])
-
     async def add_usage(self, events: Sequence[UsageEvent]) -> None:
         """Append to the usage stream; see the base."""
         await self._run([self._usage_command(event) for event in events])

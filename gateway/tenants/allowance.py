@@ -6,7 +6,7 @@ import math
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from gateway.store.leases import Want
+from gateway.store.leases import LEASE_TTL_S, Want
 from gateway.tenants.bucket import Standing, TokenBucket
 from gateway.tenants.model import Rate, Tenant
 from gateway.tenants.pacer import CreditPacer
@@ -37,6 +37,9 @@ class Limit(Enum):
 # Of what a gateway would have if all had alike, it has at least this part of a rate: the first
 # request at a gateway must not wait until the slices have moved. Of a count it would be of no use.
 SURE_PART = 0.1
+# Others may hold nearly all of a limit until their leases end, when a gateway has come, gone or come back.
+# At the pace of what is left the wait would be minutes.
+LENT_AGAIN_MS = round(LEASE_TTL_S * 1000)
 # What a slice may lack of a whole number for having been written as a decimal.
 _ROUNDING = 1e-6
 
@@ -78,8 +81,10 @@ class Allowance:
             raise self._refusal(Limit.STREAMS, STREAMS_RETRY_MS)
         text = self.pacer.bytes
         waits_ms = {
-            Limit.BYTES: 0 if text is None else text.wait_ms(0, now),
-            Limit.REQUESTS: 0 if self._requests is None else self._requests.wait_ms(1, now),
+            Limit.BYTES: 0 if text is None else self._soon(Limit.BYTES, text.wait_ms(0, now)),
+            Limit.REQUESTS: 0
+            if self._requests is None
+            else self._soon(Limit.REQUESTS, self._requests.wait_ms(1, now)),
         }
         longest = max(waits_ms, key=lambda limit: waits_ms[limit])
         if waits_ms[longest]:
@@ -109,6 +114,10 @@ class Allowance:
         buckets = {Limit.REQUESTS: self._requests, Limit.TOKENS: self.pacer.tokens}
         return {limit: bucket.standing(now) for limit, bucket in buckets.items() if bucket}
 
+    def _soon(self, limit: Limit, wait_ms: int) -> int:
+        lent_out = self._slice(limit) < SURE_PART * self._share * self._total(limit)
+        return min(wait_ms, LENT_AGAIN_MS) if lent_out else wait_ms
+
     def _refusal(self, limit: Limit, retry_after_ms: int) -> SeedanceError:
         message = f"the limit of {limit.value} ({self._total(limit):g}) is reached"
         return SeedanceError(ErrorCode.RATE_LIMITED, message, retry_after_ms=retry_after_ms)
@@ -116,14 +125,18 @@ class Allowance:
     # ------------------------------------------------------------ slices
 
     def wants(self, factor: float, period_s: float) -> list[Want]:
-        """What to ask the store for, after `period_s` under the load `factor`."""
+        """What to ask the store for, after `period_s` under the load `factor`.
+
+        Rates are divided as the file has them: if each gateway told what the load makes of one here, they
+        would divide different sums, and the smallest might find all of its own lent.
+        """
         self._factor = factor
         return [
             Want(
                 self.tenant.name,
                 limit.name.lower(),
-                total,
-                self._demand(limit, period_s),
+                total / self._swing(limit),
+                self._demand(limit, period_s) / self._swing(limit),
                 SURE_PART if limit in _RATES else 0.0,
                 whole=limit not in _RATES,
                 gateways=round(1 / self._share),
@@ -146,7 +159,8 @@ class Allowance:
     def lend(self, slices: list[float], now: float) -> None:
         """The slices, in the order in which `wants` asked for them."""
         limits = [limit for limit in Limit if self._total(limit) < math.inf]
-        self._slices = dict(zip(limits, slices, strict=True))
+        lent = zip(limits, slices, strict=True)
+        self._slices = {limit: part * self._swing(limit) for limit, part in lent}
         self._adjust(now)
 
     def _rate(self, limit: Limit) -> Rate | None:
@@ -157,6 +171,11 @@ class Allowance:
             Limit.BYTES: limits.bytes,
         }
         return rates.get(limit)
+
+    def _swing(self, limit: Limit) -> float:
+        """By how much the load has moved a limit; 1: not at all."""
+        rate = self._rate(limit)
+        return 1.0 if rate is None else self._total(limit) / rate.base
 
     def _total(self, limit: Limit) -> float:
         """The whole mesh's; infinite: there is no limit."""

@@ -12,12 +12,14 @@ from typing import Generic, TypeVar
 
 from gateway.tenants.bucket import TokenBucket
 
-__all__ = ["AHEAD_MAX", "GATHER_S", "CreditPacer"]
+__all__ = ["AHEAD_MAX", "GATHER_S", "LOOK_AGAIN_S", "CreditPacer"]
 
 # What a stream may have been given and not have made yet: as much as a whole window.
 AHEAD_MAX = 128
 # Credit is given out in portions of this much time, so that a fast tenant costs few messages.
 GATHER_S = 0.05
+# A slice of the limit may be next to nothing for a moment, and at its pace the wait would be minutes.
+LOOK_AGAIN_S = 1.0
 
 S = TypeVar("S")
 
@@ -113,7 +115,7 @@ class CreditPacer(Generic[S]):
             self.tokens.spend(tokens, now)
 
     def wait_s(self, now: float) -> float | None:
-        """Seconds until there is something to give; None: nobody waits for time to pass."""
+        """Seconds until there may be something to give; None: nobody waits for time to pass."""
         wanted = self.wanted
         if not wanted:
             return None
@@ -122,4 +124,4 @@ class CreditPacer(Generic[S]):
             debt_ms = self.bytes.wait_ms(0, now)
         if self.tokens is not None:
             debt_ms = max(debt_ms, self.tokens.wait_ms(1, now))
-        return max(debt_ms / 1000, GATHER_S)
+        return min(max(debt_ms / 1000, GATHER_S), LOOK_AGAIN_S)

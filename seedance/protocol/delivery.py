@@ -13,7 +13,6 @@ from seedance.protocol.checkpoints import CheckpointPacer
 from seedance.protocol.effects import CloseLink, Effect, Send
 from seedance.protocol.errors import CloseCode
 from seedance.protocol.frames import (
-    Ack,
     Done,
     ErrorFrame,
     Heartbeat,
@@ -211,16 +210,13 @@ class Delivery:
             return 0 if self.link is _FULL else self.rules.window.max
         return self.window.size - len(self.log.entries)
 
-    def acknowledge(self, ack: Ack, now: float) -> bool:
-        """Take an `ack`; whether it moved."""
+    def acknowledge(self, seq: int, now: float) -> None:
+        """Everything below `seq` has been processed."""
         self.windowed = True
-        newest = self.log.acknowledge(ack.seq)
-        self.log.mark_received(ack.sack)
-        if newest is None:
-            return False
-        self._moved_at = now
-        self.window.acknowledged(newest.sent_at, newest.sends, now)
-        return True
+        newest = self.log.acknowledge(seq)
+        if newest is not None:
+            self._moved_at = now
+            self.window.acknowledged(newest.sent_at, newest.sends, now)
 
     def stalled(self, now: float) -> bool:
         """Whether frames are in flight and no `ack` has moved for the stream layer's time (§2)."""

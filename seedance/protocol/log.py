@@ -66,9 +66,9 @@ class FrameLog:
 
     def acknowledge(self, seq: int) -> Entry | None:
         """Everything below `seq` has been processed: forget it. Returns the newest one forgotten."""
-        newest = None
-        while self.entries and self.entries[0].seq < seq:
-            newest = self.entries.popleft()
+        newest, entries = None, self.entries
+        while entries and entries[0].seq < seq:
+            newest = entries.popleft()
         return newest
 
     def mark_received(self, ranges: Iterable[tuple[int, int]]) -> None:

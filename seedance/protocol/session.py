@@ -77,7 +77,7 @@ _DOWN = LinkState.DOWN
 
 
 # Events after which text may have room to leave.
-_PUMPING = frozenset({Pump, Ack, ResumeOn, LinkWritable, Stored, Tick})
+_PUMPING = frozenset({Pump, ResumeOn, LinkWritable, Stored, Tick})
 
 
 class SessionMachine:
@@ -128,6 +128,13 @@ class SessionMachine:
         out, delivery.out = delivery.out, []
         return out
 
+    def acknowledged(self, seq: int, now: float) -> list[Effect]:
+        """As the event `Ack(seq)`, which comes with every few tokens."""
+        if self.state is _OVER:
+            return []
+        self._acknowledge(seq, now)
+        return self._out(now)
+
     def stored(self, seq: int, wall_ms: int, now: float) -> tuple[list[Effect], float | None]:
         """As the event `Stored` for which no stream has waited: only a checkpoint may be due.
 
@@ -169,12 +176,20 @@ class SessionMachine:
             self._move(_Input.GENERATE)
 
     def _on_ack(self, frame: Ack, now: float) -> None:
-        self.delivery.heard(now)
-        following = self.delivery.log.next_seq
-        if frame.seq > following:
+        self._acknowledge(frame.seq, now)
+        self.delivery.log.mark_received(frame.sack)
+
+    def _acknowledge(self, seq: int, now: float) -> None:
+        delivery, streams = self.delivery, self.streams
+        delivery.heard(now)
+        if seq > delivery.log.next_seq:
+            following = delivery.log.next_seq
             self._refuse("seq", f"`seq` must be at most {following}, the next number", now)
-        else:
-            self.delivery.acknowledge(frame, now)
+            return
+        delivery.acknowledge(seq, now)
+        # Else no stream has waited for the window, and what there is to give is given with its next token.
+        if streams.full or streams.short:
+            streams.pump(now)
 
     def _on_cancel(self, frame: Cancel, now: float) -> None:
         self.delivery.heard(now)

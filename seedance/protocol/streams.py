@@ -31,7 +31,7 @@ from seedance.protocol.pressure import FREE, Pressed, PressureLevel, highest
 from seedance.protocol.request import check_in_one_frame
 from seedance.protocol.resume import gap, place_streams
 from seedance.protocol.stream import StreamMachine, StreamState, error_frame
-from seedance.protocol.window import credit_share
+from seedance.protocol.window import CREDIT_MAX, credit_share
 
 __all__ = ["StreamSet", "fingerprint_of", "with_seed"]
 
@@ -64,7 +64,8 @@ def with_seed(frame: Generate, generation: str) -> Generate:
 class StreamSet:
     """Streams by id, in the order in which they were opened; and the ids of those that are over.
 
-    `full`: the last pump ended for want of room, not of text. `pressed`: what instances of live ones ask.
+    `full`: the last pump ended for want of room, not of text; `short`: it could not give all the credit that a
+    stream may have. `pressed`: what instances of live ones ask.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class StreamSet:
         self._session = session
         self._delivery = delivery
         self._rules = delivery.rules
-        self.full = False
+        self.full = self.short = False
         self.pressed: dict[str, Pressed] = {}
         self._assigned = 0
         self._turn = 0
@@ -250,11 +251,13 @@ class StreamSet:
 
     def _grant(self, now: float, free: int) -> None:
         delivery, half = self._delivery, credit_share(free, len(self.live)) // 2
+        self.short = False
         for stream in self.live.values():
             # Nearly always a stream has more than half of its share, and nothing else is asked.
             if stream.allowed_tokens - len(stream.text.token_ids) > half:
                 continue
             share = self._share(now)
+            self.short = self.short or share < CREDIT_MAX
             missing, linked = stream.credit_missing(share), delivery.link is not LinkState.DOWN
             # A collected text fills no window: without a connection it would never pause (§4.7).
             if share and missing > 0 and stream.creditable and (linked or stream.wants.stream):

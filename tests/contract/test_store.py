@@ -157,7 +157,7 @@ async def test_an_older_owner_is_fenced(store: StoreUnderTest) -> None:
     ]
     result = await store.one.commit(late)
     assert result.fenced == {"s1"}
-    await store.one.delete("s1", 1)
+    await store.one.commit([SessionWrite("s1", 1, closed=True)])
     assert (await _claim(store)).entries == ()
     assert (await _claim(store, "s2")).entries == _entries(1)
 
@@ -254,7 +254,7 @@ async def test_a_detached_session_is_swept_once(store: StoreUnderTest) -> None:
     assert await store.one.claim("s1", HASH) is None
     assert (await store.one.commit([SessionWrite("s1", 1)])).fenced == {"s1"}
     assert await store.one.raise_epoch("s1", 1, "a") is None
-    await store.other.delete("s1", swept.epoch)
+    await store.other.commit([SessionWrite("s1", swept.epoch, closed=True)])
     assert await store.one.claim("s1", HASH) is None
 
 
@@ -301,7 +301,7 @@ async def test_sweep_is_limited(store: StoreUnderTest) -> None:
 
 
 async def test_a_dead_sweeper_leaves_its_work_to_the_next(store: StoreUnderTest) -> None:
-    """§4.7: a session that was swept and not deleted is offered again, with a higher epoch."""
+    """§4.7: a session that was swept and not closed is offered again, with a higher epoch."""
     await store.one.commit([replace(FIRST, streams=(OPENED,), detached=True)])
     await store.pass_time(RESUME_TTL_S + 1)
     (first,) = await store.one.sweep(10)
@@ -309,7 +309,7 @@ async def test_a_dead_sweeper_leaves_its_work_to_the_next(store: StoreUnderTest)
     (second,) = await store.other.sweep(10)
     assert (second.session, second.epoch) == (first.session, first.epoch + 1)
     assert list(second.streams) == ["a"]
-    await store.other.delete("s1", second.epoch)
+    await store.other.commit([SessionWrite("s1", second.epoch, closed=True)])
     await store.pass_time(SWEEP_RETRY_S + 1)
     assert await store.one.sweep(10) == []
 

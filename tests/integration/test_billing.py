@@ -41,9 +41,9 @@ async def running_shop(folder: Path, *, with_plans: bool = True) -> AsyncIterato
     plans.write_bytes(plan_text())
     clock = FakeClock(DECEMBER_MS / 1000 + 1)
     desk = open_desk(folder, plans if with_plans else None, clock)
-    rpc = RpcServer(["seedance.v2.Metering"])
+    rpc = RpcServer(["seedance.v2.Metering"], None, "s3cret")
     metering_pb2_grpc.add_MeteringServicer_to_server(  # type: ignore[no-untyped-call]
-        MeteringService(desk.ledger, desk, "s3cret"), rpc.server
+        MeteringService(desk.ledger, desk), rpc.server
     )
     port = await rpc.start("127.0.0.1:0")
     settings = {"metering": f"127.0.0.1:{port}", "mesh_secret": "s3cret"}

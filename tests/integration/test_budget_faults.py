@@ -72,9 +72,9 @@ async def _mesh(redis_url: str, folder: Path) -> AsyncIterator[_Mesh]:
     async with running_instance() as instance, running_metering(redis_url, folder) as metering:
         billing = Billing(BillingStore(metering.store.engine))
         desk = BillingDesk(metering.ledger, billing, PlanShelf(plans), SystemClock())
-        rpc = RpcServer(["seedance.v2.Metering"])
+        rpc = RpcServer(["seedance.v2.Metering"], secret=SECRET)
         metering_pb2_grpc.add_MeteringServicer_to_server(  # type: ignore[no-untyped-call]
-            MeteringService(metering.ledger, desk, SECRET), rpc.server
+            MeteringService(metering.ledger, desk), rpc.server
         )
         port = await rpc.start("127.0.0.1:0")
         pool = InstancePool(StaticList([instance.address]), SystemClock(), mesh_secret=SECRET)

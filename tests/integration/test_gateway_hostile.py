@@ -192,11 +192,20 @@ async def test_a_request_has_one_host(hosts: bytes, kind: bytes) -> None:
         b"GET /healthz HTTP/1.1\r\nHost:\r\nConnection: close\r\n\r\n",
         b"GET /healthz HTTP/1.1\r\nHost: [::1]:8000\r\nConnection: close\r\n\r\n",
         b"GET http://x/healthz HTTP/1.1\r\nHost: x_y.z\r\nConnection: close\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost: \t x \t\r\nConnection: close\r\n\r\n",
     ],
 )
 async def test_hosts_that_are_right(head: bytes) -> None:
     """HTTP/1.0 needs none (a proxy's health check), and 1.1 takes an empty one and an address."""
     async with running_gateway(FakeUpstream(FakeCluster())) as gateway:
+        assert (await _said(gateway.port, head)).startswith(b"HTTP/1.1 200 ")
+
+
+async def test_space_around_a_header_is_no_part_of_it() -> None:
+    """A key that is followed by a space or a tab, as some proxies write it, is the key (RFC 9110 §5.5)."""
+    async with running_gateway(FakeUpstream(FakeCluster())) as gateway:
+        shown = b"Authorization: \t Bearer local \t\r\nConnection: close\r\n\r\n"
+        head = b"GET /v1/models HTTP/1.1\r\nHost: x\r\n" + shown
         assert (await _said(gateway.port, head)).startswith(b"HTTP/1.1 200 ")
 
 

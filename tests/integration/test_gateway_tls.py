@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
 import shutil
 import socket
 import ssl
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 import uvloop
 
-from gateway import server
+from gateway import server, tls_listener
+from gateway.tls import open_certificate
 from seedance import AsyncSeedanceClient, SeedanceError
 from seedance.protocol.reconnect import Backoff
 from tests.support.certificates import Authority
@@ -143,5 +147,112 @@ def test_a_slow_reader_pauses_its_streams_over_tls_too(run, authority: Authority
                 client.connection.transport.resume_reading()
                 await wait_until(lambda: seen[-1:] == [True])
                 client.connection.transport.abort()
+
+    run(play())
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+@pytest.mark.parametrize("bound", ["HANDSHAKES_PER_ADDRESS_MAX", "HANDSHAKES_MAX"])
+def test_handshakes_that_do_not_come_are_so_many(
+    run, bound: str, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One more, of an address or of all, is cut off at once; when one leaves there is room, and who is in stays."""
+    monkeypatch.setattr(tls_listener, bound, 3)
+
+    async def play() -> None:
+        settings = _settings(authority)
+        tls = ssl.create_default_context(cafile=authority.file)
+        async with running_gateway(FakeUpstream(FakeCluster()), **settings) as gateway:
+            async with wire(gateway.url, ssl=tls) as client:
+                listener = gateway.server.servers[0]
+                assert not len(listener), "a handshake that is through counts no more"
+                silent = [
+                    await asyncio.open_connection("127.0.0.1", gateway.port) for _ in range(3)
+                ]
+                await wait_until(lambda: len(listener) == 3)
+                with pytest.raises((OSError, ssl.SSLError)):
+                    await _certificate_of(gateway, tls)
+                await client.send(type="ping", t=1)
+                assert (await client.until("pong"))["t"] == 1
+                for _, writer in silent[1:]:
+                    writer.close()
+                await wait_until(lambda: len(listener) == 1)
+                assert await _certificate_of(gateway, tls)
+            silent[0][1].close()
+
+    run(play())
+
+
+async def test_a_proxys_handshakes_count_in_the_sum_alone(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An edge that speaks TLS to the gateways brings everybody's connections."""
+    monkeypatch.setattr(tls_listener, "HANDSHAKES_PER_ADDRESS_MAX", 1)
+    settings = {**_settings(authority), "trusted_proxies": "127.0.0.1"}
+    async with running_gateway(FakeUpstream(FakeCluster()), **settings) as gateway:
+        silent = [await asyncio.open_connection("127.0.0.1", gateway.port) for _ in range(3)]
+        await wait_until(lambda: len(next(iter(gateway.server.servers), ())) == 3)
+        for _, writer in silent:
+            writer.close()
+
+
+async def test_what_comes_with_the_end_of_the_handshake_is_not_lost(authority: Authority) -> None:
+    """A request in the same packet, and a client that has said all with it, are answered."""
+    tls = ssl.create_default_context(cafile=authority.file)
+    async with running_gateway(FakeUpstream(FakeCluster()), **_settings(authority)) as gateway:
+        read, write = ssl.MemoryBIO(), ssl.MemoryBIO()
+        client = tls.wrap_bio(read, write, server_hostname="127.0.0.1")
+        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+        while True:
+            try:
+                client.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                writer.write(write.read())
+                read.write(await reader.read(65_536))
+        client.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        writer.write(write.read())
+        async with asyncio.timeout(SURELY_S):
+            read.write(await reader.read())
+        answer = b""
+        with contextlib.suppress(ssl.SSLError):
+            while piece := client.read():
+                answer += piece
+        writer.close()
+        assert answer.startswith(b"HTTP/1.1 200")
+
+
+class _Exhausted(socket.socket):
+    """A listening socket of a process that has no file descriptor left, once."""
+
+    left = 0
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        if not self.left:
+            self.left = 1
+            raise OSError(errno.EMFILE, "Too many open files")
+        return super().accept()
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def test_a_process_without_descriptors_lets_in_later(
+    run, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It neither ends nor turns in circles: who waits in the backlog is let in when there is room."""
+    monkeypatch.setattr(tls_listener, "EXHAUSTED_S", 0.05)
+    pair = authority.issue("gateway")
+
+    async def play() -> None:
+        certificate = open_certificate(pair.certificate, pair.key)
+        listener = tls_listener.TlsListener(certificate.context, asyncio.Protocol, 5.0)
+        with _Exhausted() as sock:
+            sock.bind(("127.0.0.1", 0))
+            listener.listen(sock, 8)
+            tls = ssl.create_default_context(cafile=authority.file)
+            async with asyncio.timeout(SURELY_S):
+                _, writer = await asyncio.open_connection(*sock.getsockname(), ssl=tls)
+            writer.close()
+            assert sock.left
+            listener.close()
 
     run(play())

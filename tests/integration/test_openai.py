@@ -230,9 +230,9 @@ async def test_usage_through_metering(tmp_path: Path) -> None:
     desk = open_desk(tmp_path)
     ledger = desk.ledger
     await ledger.record([usage_payload("1", tenant="local"), usage_payload("2", tenant="other")])
-    rpc = RpcServer(["seedance.v2.Metering"])
+    rpc = RpcServer(["seedance.v2.Metering"], None, "s3cret")
     metering_pb2_grpc.add_MeteringServicer_to_server(  # type: ignore[no-untyped-call]
-        MeteringService(ledger, desk, "s3cret"), rpc.server
+        MeteringService(ledger, desk), rpc.server
     )
     port = await rpc.start("127.0.0.1:0")
     settings = {"metering": f"127.0.0.1:{port}", "mesh_secret": "s3cret"}

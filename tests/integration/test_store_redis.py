@@ -24,8 +24,10 @@ from gateway.store.base import (
 from gateway.store.belief import SETTLE_S, YOUNG_S
 from gateway.store.names import new_session_id
 from gateway.store.redis import RedisStore, _deadlines_key, _shard_of
-from mesh.store_link import LATE_S
+from mesh.store import partitions_of
+from mesh.store_link import LATE_S, open_link
 from tests.support.clock import FakeClock
+from tests.support.cluster import NODES, TestCluster
 from tests.support.store_under_test import RESUME_TTL_S
 from tests.support.valkey import TestStore, running_valkey
 
@@ -49,7 +51,6 @@ async def test_away_is_said_by_every_call(server: TestStore) -> None:
         store.claim("s1", HASH),
         store.raise_epoch("s1", 1, "a"),
         store.sweep(1),
-        store.delete("s1", 1),
         store.add_usage([UsageEvent("e", b"{}")]),
         store.put_ticket("t", b"v", 1),
         store.take_ticket("t"),
@@ -252,3 +253,52 @@ async def test_a_busy_process_is_no_store_that_is_away(
     assert await store.claim("s1", HASH) is not None, "nobody doubts it"
     assert not caplog.records
     await store.close()
+
+
+@pytest.mark.parametrize("kind", ["valkey", "cluster"])
+async def test_a_connection_closed_in_silence_is_opened_anew(
+    request: pytest.FixtureRequest, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A server or a proxy ends what is idle for long: the next write goes through, and nobody doubts the store."""
+    place = request.getfixturevalue(kind)
+    nodes = place.node_urls if isinstance(place, TestCluster) else [place.url]
+    clock = FakeClock()
+    partitions = partitions_of(place.url, 0)
+    store = RedisStore(place.url, clock, RESUME_TTL_S, partitions=partitions)
+    await store.generation_mark()
+    await store.commit([FIRST])
+    clock.advance(SETTLE_S)
+    for node in nodes:
+        with redis.Redis.from_url(node) as client:
+            client.client_kill_filter(_type="normal", skipme=True)
+    for _ in range(3):  # turns in which the loop hears of it
+        await asyncio.sleep(0)
+    assert await store.commit([SessionWrite("s1", 1, acked=7)]) == CommitResult()
+    claimed = await store.claim("s1", HASH)
+    assert claimed is not None
+    assert claimed.acked == 7
+    assert not caplog.records
+    await store.close()
+
+
+async def test_who_was_not_answered_asks_anew_which_nodes_there_are(
+    cluster: TestCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node that hangs is replaced by others while it hangs: after a time-out its keys may be elsewhere."""
+    link = open_link(cluster.url)
+    nodes = [cluster.node(node) for node in range(NODES)]
+    await link.ask([("GET", "a")])
+    for node in nodes:
+        node.client_pause(1000)
+    with monkeypatch.context() as patch:
+        patch.setattr("mesh.store_link.COMMAND_TIMEOUT_S", 0.2)
+        with pytest.raises(TimeoutError):
+            await link.ask([("GET", "a")])
+    for node in nodes:
+        node.config_resetstat()  # answered when the pause is over
+    await link.ask([("GET", "a")])
+    stats = [node.info("commandstats") for node in nodes]
+    assert sum("cmdstat_cluster|slots" in told for told in stats) == 1
+    for node in nodes:
+        node.close()
+    await link.close()

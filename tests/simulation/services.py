@@ -35,6 +35,7 @@ from router.config import RouterSettings
 from router.service import RouterService
 from seedance.protocol.connection import Deliver
 from seedance.protocol.effects import Send
+from seedance.protocol.frames import Ack
 from seedance.protocol.json_codec import plain_ack
 from seedance.v2 import router_pb2, router_pb2_grpc
 from tests.simulation.checkers import ConnectionWatch, Watch
@@ -85,9 +86,9 @@ class _WatchedConnection(Connection):
 
     def _on_small(self, message: bytes) -> bool:
         # Before what it makes room for is sent; one that takes the long way is seen there once more.
-        ack = plain_ack(message)
-        if ack is not None:
-            self._watch.received(ack)
+        seq = plain_ack(message)
+        if seq is not None:
+            self._watch.received(Ack(seq))
         return super()._on_small(message)
 
     async def _take_over(self, resume: Any) -> None:

@@ -243,10 +243,6 @@ class RemoteStore:
         swept: list[StoredSession] = await self._ask("sweep", limit, gateway)
         return swept
 
-    async def delete(self, session: str, epoch: int) -> None:
-        """Forget a session; see the base."""
-        await self.commit([SessionWrite(session, epoch, closed=True)])
-
     async def add_usage(self, events: Sequence[UsageEvent]) -> None:
         """Keep usage events; see the base."""
         await self._ask("add_usage", events)

@@ -7,11 +7,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from gateway.session.presence import STEADY_ANSWERS, STEADY_S
 from tests.support.flaky_store import FlakyStore
 from tests.support.session_world import WindowedClient, World
 from tests.support.told_usage import stream_bills
 
-__all__ = ["TEXT", "asked", "bills", "finish", "flaky", "flaky_world"]
+__all__ = ["TEXT", "asked", "bills", "finish", "flaky", "flaky_world", "steadied"]
 
 SCRIPT = [f"{n} ".encode() for n in range(20)]
 TEXT = b"".join(SCRIPT)
@@ -51,6 +52,13 @@ async def finish(world: World, client: WindowedClient) -> None:
         await asyncio.sleep(0.005)
     await world.commit()
     await world.commit()
+
+
+async def steadied(world: World) -> None:
+    """Commits until a store that is back is relied on again."""
+    for _ in range(STEADY_ANSWERS + 2):
+        await world.commit()
+        world.clock.advance(STEADY_S / STEADY_ANSWERS)
 
 
 def bills(world: World) -> list[dict[str, Any]]:

@@ -20,6 +20,7 @@ class FlakyStore:
         self.held = asyncio.Event()
         self.held.set()
         self.commits = 0
+        self.marks = 0
 
     def now_ms(self) -> int:
         """Its clock."""
@@ -32,6 +33,7 @@ class FlakyStore:
         async def call(*args: Any, **more: Any) -> Any:
             if self.away:
                 raise StoreUnavailableError
+            self.marks += name == "generation_mark"
             if name == "commit":
                 self.commits += 1
                 await self.held.wait()

@@ -31,6 +31,7 @@ from seedance.protocol.frames import (
 )
 from seedance.protocol.request import LIMITS, GenerateRequest, Sampling
 from seedance.protocol.session import SessionRules
+from seedance.protocol.window import CREDIT_MAX
 from tests.support.server_session import Bench, generate
 
 
@@ -231,7 +232,7 @@ def test_a_broken_call_is_recovered_with_fresh_credit() -> None:
     bench.tokens("a")
     bench.step(FromInstance("a", UpstreamBroken()))
     [recovery] = bench.of(RecoverUpstream)
-    assert recovery.credit == 30
+    assert recovery.credit == CREDIT_MAX
     bench.accept()
     bench.tokens("b")
     assert [t.offset for t in bench.of(Token)] == [0, 1]

@@ -48,8 +48,8 @@ def test_a_frame_sent_twice_tells_no_time() -> None:
 
 @pytest.mark.parametrize(
     ("free", "live", "share"),
-    [(32, 1, 32), (32, 3, 10), (32, 64, 1), (0, 5, 0), (-8, 5, 0), (9, 0, 0)],
+    [(128, 1, 16), (32, 3, 10), (32, 64, 1), (0, 5, 0), (-8, 5, 0), (9, 0, 0)],
 )
 def test_credit_is_the_free_window_divided(free: int, live: int, share: int) -> None:
-    """At least one token each, and none of a full window, or one that was outrun: no credit, no compute."""
+    """One to sixteen tokens each, and none of a full window, or one that was outrun: no credit, no compute."""
     assert credit_share(free, live) == share

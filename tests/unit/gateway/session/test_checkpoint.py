@@ -13,10 +13,11 @@ from gateway.session.checkpoint import (
     OWNER_TOLD_S,
     WRITES_FAILED_MAX,
     Checkpointer,
-    StoreState,
 )
-from gateway.store.base import CommitResult, SessionWrite
+from gateway.session.presence import STEADY_ANSWERS, STEADY_S, STEADY_WITHIN_S, StoreState
+from gateway.store.base import CommitResult, SessionWrite, StoreUnavailableError
 from gateway.store.memory import MemoryStore
+from mesh.store_link import COMMAND_TIMEOUT_S
 from tests.support.clock import FakeClock
 from tests.support.flaky_store import FlakyStore
 from tests.support.session_world import WindowedClient, World, settle
@@ -122,6 +123,77 @@ async def test_a_sessions_fault_stays_with_it(monkeypatch: pytest.MonkeyPatch) -
     assert sound.ends["s"]["finish_reason"] == "stop"
     assert owner not in world.gateways[0].registry.owners
     world.close()
+
+
+class _LateStore(MemoryStore):
+    """Takes its time, by the test's clock; what would take more than a command may was not answered."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        super().__init__(self.clock, 120)
+        self.takes_s = 0.0
+        self.writes: list[SessionWrite] = []
+
+    def _take_time(self) -> None:
+        self.clock.advance(min(self.takes_s, COMMAND_TIMEOUT_S))
+        if self.takes_s >= COMMAND_TIMEOUT_S:
+            raise StoreUnavailableError
+
+    async def generation_mark(self) -> str:
+        self._take_time()
+        return await super().generation_mark()
+
+    async def commit(self, writes: Sequence[SessionWrite], gateway: str = "") -> CommitResult:
+        self._take_time()
+        self.writes += writes
+        return await super().commit(writes, gateway)
+
+
+async def test_a_slow_store_does_not_come_and_go() -> None:
+    """One that answers late, or now and then not at all, is away once: clients hear of it once."""
+    store = _LateStore()
+    world = World(lambda _: [b"x"] * 200, store)
+    store.clock = world.clock
+    client, checkpointer = await _one_stream(world)
+    store.clock.advance(MARK_CHECK_S)
+    states = []
+    for tick in range(60):
+        store.takes_s = COMMAND_TIMEOUT_S if tick % 5 == 0 else 0.8 * COMMAND_TIMEOUT_S
+        await world.step()
+        await checkpointer.tick()
+        states.append(checkpointer.state)
+    assert StoreState.THERE not in states
+    assert StoreState.STEADYING in states
+    levels = [f["ack_level"] for f in client.socket.frames() if f["type"] == "checkpoint"]
+    assert set(levels) == {"memory"}
+    store.takes_s = 0.0
+    for _ in range(STEADY_ANSWERS + 2):
+        await checkpointer.tick()
+        store.clock.advance(STEADY_S / STEADY_ANSWERS)
+    world.close()
+    assert checkpointer.state is StoreState.THERE
+
+
+async def test_a_store_that_steadies_is_written_to_as_ever() -> None:
+    """What is live is written whole once, at its return; then what is new, however slow it is."""
+    store = _LateStore()
+    world = World(lambda _: [b"x"] * 200, store)
+    store.clock = world.clock
+    client, checkpointer = await _one_stream(world)
+    store.clock.advance(MARK_CHECK_S)
+    store.takes_s = COMMAND_TIMEOUT_S
+    await checkpointer.tick()
+    assert checkpointer.state is StoreState.AWAY
+    store.takes_s = 2 * STEADY_WITHIN_S
+    store.writes.clear()
+    for _ in range(30):
+        await world.step()
+        client.read()
+        await client.ack()
+        await checkpointer.commit()
+    world.close()
+    assert checkpointer.state is StoreState.STEADYING
+    assert [write.rewrite for write in store.writes] == [True] + [False] * 29
 
 
 async def _one_stream(world: World) -> tuple[WindowedClient, Checkpointer]:

@@ -7,14 +7,14 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from gateway.session.checkpoint import StoreState
 from gateway.session.generation import RECOVERIES_MAX
 from gateway.session.owner import SOON_S
+from gateway.session.presence import STEADY_ANSWERS, STEADY_S, StoreState
 from gateway.store.memory import MemoryStore
 from mesh.telemetry.metrics import render
 from seedance.protocol.errors import ErrorCode, SeedanceError
-from tests.support.asked_world import TEXT, asked, bills, finish, flaky, flaky_world
-from tests.support.session_world import World
+from tests.support.asked_world import TEXT, asked, bills, finish, flaky, flaky_world, steadied
+from tests.support.session_world import WindowedClient, World
 from tests.support.waiting import wait_until
 
 
@@ -188,7 +188,7 @@ async def test_with_the_store_away_nothing_waits(world: World) -> None:
     client.texts["t"] = bytearray()
     await client.send(type="generate", id="t", prompt="?")
     await world.step(3)
-    levels = [f["ack_level"] for f in client.socket.frames() if f["type"] == "checkpoint"]
+    levels = _levels(client)
     client.read()
     assert "t" in client.accepted
     assert levels == ["memory"]
@@ -204,12 +204,32 @@ async def test_when_the_store_is_back_everything_is_written_again(world: World) 
     flaky(world).away = False
     flaky(world).inner = MemoryStore(world.clock, 120)
     await world.commit()
-    levels = [f["ack_level"] for f in client.socket.frames() if f["type"] == "checkpoint"]
-    assert levels[-1] == "committed"
     world.gateways[0].crash()
     await client.resume(world.gateways[1])
     await finish(world, client)
     assert client.texts["s"] == TEXT
+
+
+async def test_a_store_that_is_back_is_committed_to_once_it_is_steady(world: World) -> None:
+    """Clients hear of it when it has answered for a while; until then nothing waits for it (§4.4)."""
+    client = await asked(world, steps=4)
+    flaky(world).away = True
+    await world.step(4)
+    await world.commit()
+    flaky(world).away = False
+    await world.commit()
+    assert _levels(client) == ["memory"]
+    client.texts["t"] = bytearray()
+    await client.send(type="generate", id="t", prompt="?")
+    await world.step(2)
+    client.read()
+    assert "t" in client.accepted
+    await steadied(world)
+    assert _levels(client) == ["committed"]
+
+
+def _levels(client: WindowedClient) -> list[str]:
+    return [f["ack_level"] for f in client.socket.frames() if f["type"] == "checkpoint"]
 
 
 async def test_a_store_that_was_emptied_is_filled_again(world: World) -> None:
@@ -252,5 +272,9 @@ async def test_the_checkpointer_commits_by_itself(world: World) -> None:
     await client.ack()
     await wait_until(lambda: checkpointer.state is StoreState.AWAY)
     flaky(world).away = False
+    await wait_until(lambda: checkpointer.state is StoreState.STEADYING)
+    before = flaky(world).marks
+    await wait_until(lambda: flaky(world).marks > before + STEADY_ANSWERS)
+    world.clock.advance(STEADY_S)
     await wait_until(lambda: checkpointer.state is StoreState.THERE)
     task.cancel()

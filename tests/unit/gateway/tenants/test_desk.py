@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from gateway.store.base import StoreUnavailableError
-from gateway.store.leases import MemoryLeases
+from gateway.store.leases import LEASE_TTL_S, MemoryLeases, Want
 from gateway.tenants.desk import Permit, Tenants
 from gateway.tenants.reader import TENANTS_BYTES_MAX, read_tenants
+from gateway.upstream.base import PressureLevel
 from mesh.watched_file import WatchedFile
 from seedance.protocol.errors import ErrorCode, SeedanceError
 from seedance.protocol.request import ChatMessage, GenerateRequest
@@ -20,6 +21,13 @@ from tests.support.fake_upstream import FakeCluster, FakeUpstream
 from tests.support.waiting import wait_until
 
 ASKED = GenerateRequest(model="fake", prompt="x" * 10)
+
+
+class _Full(FakeUpstream):
+    """Instances that take nothing more."""
+
+    def pressure(self) -> PressureLevel:
+        return PressureLevel.PAUSE
 
 
 class Mesh:
@@ -211,6 +219,41 @@ async def test_one_stream_of_two_gateways_is_to_be_had(tmp_path: Path) -> None:
             await mesh.renew()
         assert passed
         assert not _passes(other)
+
+
+async def test_who_finds_all_lent_is_not_sent_away_for_long(tmp_path: Path) -> None:
+    """A gateway that starts while the one before it is still counted is told of seconds, not of minutes."""
+    mesh = Mesh(tmp_path, "limits: {requests_per_s: 10}", gateways=2)
+    one, other = mesh.desks
+    one.of("acme")
+    await mesh.leases[1].renew([Want("acme", "requests", 10, 10)])
+    await one.renew(mesh.upstream)
+    assert _passes(one)
+    assert 0 < retry_after(one) <= LEASE_TTL_S * 1000
+    mesh.clock.advance(LEASE_TTL_S)
+    other.of("acme")
+    await mesh.renew()
+    mesh.clock.advance(1)
+    assert _passes(one)
+
+
+async def test_gateways_that_see_different_loads_divide_the_same_rate(tmp_path: Path) -> None:
+    """One that finds the instances full has its part of the floor, whatever others make of theirs."""
+    rate = "{base: 10, burst: 20, floor: 5, ceiling: 15}"
+    mesh = Mesh(tmp_path, f"limits: {{requests_per_s: {rate}}}", gateways=2)
+    free, full = mesh.desks
+    pressed = _Full(FakeCluster(auto=False))
+    for desk in mesh.desks:
+        desk.of("acme")
+    for _ in range(60):
+        mesh.clock.advance(1)
+        await free.renew(mesh.upstream)
+        await full.renew(pressed)
+    for desk in mesh.desks:
+        while _passes(desk):
+            pass
+    mesh.clock.advance(1)
+    assert [sum(_passes(desk) for _ in range(20)) for desk in mesh.desks] == [7, 2]
 
 
 async def test_with_the_store_away_the_slices_stay(

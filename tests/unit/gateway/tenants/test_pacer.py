@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.tenants.bucket import TokenBucket
-from gateway.tenants.pacer import AHEAD_MAX, GATHER_S, CreditPacer
+from gateway.tenants.pacer import AHEAD_MAX, GATHER_S, LOOK_AGAIN_S, CreditPacer
 
 START = 1000.0
 
@@ -106,3 +106,16 @@ def test_the_rate_is_kept_and_all_that_is_wanted_comes(
             wanted[who] -= count
             paced.made(who, count, 0, now)
     assert not any(wanted.values())
+
+
+def test_a_slice_of_nearly_nothing_is_looked_at_again() -> None:
+    """Others hold the whole limit for a moment: who waits goes on when they have let go, not minutes later."""
+    paced = pacer(100, 100)
+    paced.enter("a", START)
+    paced.want("a", 50)
+    assert paced.tokens is not None
+    paced.tokens.adjust(0, 1, START)
+    assert paced.give(START) == [("a", 1)]
+    assert paced.wait_s(START) == LOOK_AGAIN_S
+    paced.tokens.adjust(100, 100, START)
+    assert paced.give(START + LOOK_AGAIN_S) == [("a", 49)]

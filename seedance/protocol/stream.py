@@ -39,9 +39,10 @@ from seedance.protocol.receipt import SignReceipt, TextDigest
 from seedance.protocol.stopwatch import Stopwatch
 from seedance.protocol.text import TextBuffer, TextGapError
 
-__all__ = ["StreamInput", "StreamMachine", "StreamState", "error_frame"]
+__all__ = ["Parting", "StreamInput", "StreamMachine", "StreamState", "error_frame"]
 
 
+Logprobs = tuple[TokenLogprob, ...] | None
 # What a client is told when whoever refused named no time.
 RETRY_AFTER_MS = 1000
 
@@ -66,6 +67,14 @@ class StreamInput(Enum):
     CANCEL = "cancel"
     FINISH = "finish"
     SETTLE = "settle"
+    TOLD = "told"
+
+
+class Parting(Enum):
+    """`LEAVES`: to be cancelled once what its client has was heard again. `TOLD`: its client has even its end."""
+
+    STAYS = "stays"
+    LEAVES = "leaves"
     TOLD = "told"
 
 
@@ -95,6 +104,7 @@ _CREDITABLE = frozenset({_S.OPENING, _S.RUNNING})
 
 
 # By a name of its own: to look a member up in its enum costs ten times a global (Python 3.11).
+_TOLD = Parting.TOLD
 _RUNNING, _CANCELLING, _ENDED = StreamState.RUNNING, StreamState.CANCELLING, StreamState.ENDED
 
 
@@ -103,7 +113,6 @@ class StreamMachine:
 
     `stored`: its opening is in the session store, or need not be waited for. `traceparent` and `sign`
     are the host's: the span that the stream's work belongs to, and who signs its receipt, if anybody.
-    `mute`: the client has it all, its end included, and the store does not know that yet.
     """
 
     def __init__(self, wants: Generate, fingerprint: str) -> None:
@@ -122,7 +131,7 @@ class StreamMachine:
         self.allowed_tokens = 0
         self.sign: SignReceipt | None = None
         self._hints = FlushHints()
-        self.mute = False
+        self.parting = Parting.STAYS
 
     def restore(
         self,
@@ -191,7 +200,7 @@ class StreamMachine:
         )
         if cancelling and isinstance(end, UpstreamFailed):
             self.end = _cancelled(end.usage)
-        elif isinstance(end, UpstreamDone) and self.text.behind and not self.mute:
+        elif isinstance(end, UpstreamDone) and self.text.behind and self.parting is not _TOLD:
             # The client says that it has more than the whole text: it is not the same text.
             self.end = UpstreamFailed(_gap())
 
@@ -206,10 +215,12 @@ class StreamMachine:
     def cancel(self) -> bool:
         """The client wants no more; whether the instance has to be told.
 
-        Of a `mute` one it has everything, and owes everything: only the count is still to be heard again.
+        What the client has is owed: until its count has been heard again, the instance goes on.
         """
-        running = self.state in _HEARING
-        if self.mute or not self.move(StreamInput.CANCEL):
+        running, told = self.state in _HEARING, self.parting is _TOLD
+        if self.owed and not told:
+            self.parting = Parting.LEAVES
+        if self.owed or told or not self.move(StreamInput.CANCEL):
             return False
         if self.wants.stream:
             self.text.drop()
@@ -228,7 +239,7 @@ class StreamMachine:
     def client_has(self, offset: int) -> None:
         """The client's word on resume: text below `offset` is there; −1: its end is, too."""
         if offset < 0:
-            self.mute = True
+            self.parting = _TOLD
             self.text.skip_to(sys.maxsize)
         elif offset > self.text.framed_bytes:
             self.text.skip_to(offset)
@@ -239,6 +250,11 @@ class StreamMachine:
     def wanted(self) -> bool:
         """Whether more of it is wanted from an instance."""
         return self.state in _HEARING
+
+    @property
+    def owed(self) -> bool:
+        """Whether the client has more of it than was counted: an instance is to say it again."""
+        return self.state in _HEARING and self.text.behind
 
     @property
     def creditable(self) -> bool:
@@ -255,7 +271,7 @@ class StreamMachine:
     def next_frame(self, *, window_open: bool) -> SequencedFrame | None:
         """The next frame before the end; `accepted` does not wait for the window (§4.3)."""
         state = self.state
-        if self.mute or state is _CANCELLING or state is _ENDED:
+        if self.parting is _TOLD or state is _CANCELLING or state is _ENDED:
             return None
         if not self.told_accepted:
             return self._tell_accepted()
@@ -269,12 +285,8 @@ class StreamMachine:
             return None
         self._hints.due = self._hints.after(token)
         if token.logprobs is not None or self.wants.request.sampling.logprobs is not None:
-            token.logprobs = self._asked(token.logprobs)
+            token.logprobs = _asked(self.wants, token.logprobs)
         return token
-
-    def _asked(self, logprobs: tuple[TokenLogprob, ...] | None) -> tuple[TokenLogprob, ...] | None:
-        """Some where the client asked for them, if only none: of a text that came without."""
-        return None if self.wants.request.sampling.logprobs is None else logprobs or ()
 
     def _tell_accepted(self) -> Accepted | None:
         if self.accepted is None or not self.stored:
@@ -289,15 +301,15 @@ class StreamMachine:
 
     def settle(self, *, linked: bool) -> bool:
         """Whether what it costs has just become known; with `stream: false` only when it can be told."""
-        ready = not self.text.waiting if self.wants.stream or self.mute else linked
+        ready = not self.text.waiting if self.wants.stream or self.parting is _TOLD else linked
         return ready and self.move(StreamInput.SETTLE)
 
     def end_frame(self, now: float) -> Done | ErrorFrame | None:
-        """Its one end, when settled; None: the client has it already (`mute`)."""
+        """Its one end, when settled; None: the client has it already (`TOLD`)."""
         assert self.state is StreamState.SETTLED  # noqa: S101
         assert self.end is not None  # noqa: S101
         self.move(StreamInput.TOLD)
-        if self.mute:
+        if self.parting is _TOLD:
             return None
         if isinstance(self.end, UpstreamFailed):
             return error_frame(self.end.error, stream=self.id, usage=self.usage())
@@ -307,18 +319,18 @@ class StreamMachine:
         receipt = _receipt(self, usage)
         return Done(self.id, self.end.finish_reason, usage, timing, text, receipt, logprobs)
 
-    def _whole_text(self) -> tuple[str | None, tuple[TokenLogprob, ...] | None]:
+    def _whole_text(self) -> tuple[str | None, Logprobs]:
         if self.wants.stream:
             return None, None
         token = self.text.take_all()
         if token is None:
-            return "", self._asked(None)
-        return token.delta, self._asked(token.logprobs)
+            return "", _asked(self.wants, None)
+        return token.delta, _asked(self.wants, token.logprobs)
 
     @property
     def tellable(self) -> bool:
         """Whether its end may be told now: `accepted` comes first, unless nothing was achieved."""
-        if self.mute or self.told_accepted or self.accepted is None:
+        if self.parting is _TOLD or self.told_accepted or self.accepted is None:
             return True
         if not isinstance(self.end, UpstreamDone):
             return True
@@ -349,6 +361,11 @@ class StreamMachine:
 def _accepted(name: str, taken: UpstreamAccepted, traceparent: str) -> Accepted:
     batch, quota = taken.adopted_batch_size, taken.token_quota
     return Accepted(name, taken.instance, batch, quota, traceparent or None)
+
+
+def _asked(wants: Generate, logprobs: Logprobs) -> Logprobs:
+    """Some where the client asked for them, if only none: of a text that came without."""
+    return None if wants.request.sampling.logprobs is None else logprobs or ()
 
 
 def _cancelled(usage: Usage | None) -> UpstreamDone:

@@ -31,7 +31,7 @@ from seedance.protocol.json_codec import encode_client
 from seedance.protocol.pressure import FREE, Pressed, PressureLevel, highest
 from seedance.protocol.request import check_in_one_frame
 from seedance.protocol.resume import gap, place_streams
-from seedance.protocol.stream import StreamMachine, StreamState, error_frame
+from seedance.protocol.stream import Parting, StreamMachine, StreamState, error_frame
 from seedance.protocol.window import CREDIT_MAX, credit_share
 
 __all__ = ["StreamSet", "fingerprint_of", "with_seed"]
@@ -189,7 +189,7 @@ class StreamSet:
         self._settle(stream, now)
 
     def _ask_recovery(self, stream: StreamMachine, now: float) -> None:
-        share = CREDIT_MAX if stream.mute else self._share(now)
+        share = CREDIT_MAX if stream.owed else self._share(now)
         stream.allowed_tokens = len(stream.text.token_ids) + share
         self._delivery.out.append(RecoverUpstream(stream.id, share))
 
@@ -252,11 +252,11 @@ class StreamSet:
             if stream.allowed_tokens - len(stream.text.token_ids) > half:
                 continue
             # What is heard again fills no window.
-            share = CREDIT_MAX if stream.mute else self._share(now)
+            share = CREDIT_MAX if stream.owed else self._share(now)
             self.short = self.short or share < CREDIT_MAX
             missing, linked = stream.credit_missing(share), delivery.link is not LinkState.DOWN
             # A collected text fills no window: without a connection it would never pause (§4.7).
-            fills = linked or stream.wants.stream or stream.mute
+            fills = linked or stream.wants.stream or stream.owed
             if share and missing > 0 and stream.creditable and fills:
                 stream.allowed_tokens += missing
                 delivery.out.append(Grant(stream.id, missing))
@@ -270,13 +270,10 @@ class StreamSet:
         if not stream.on_tokens(tokens):
             if stream.on_broken():
                 self._ask_recovery(stream, now)
-        elif not stream.wants.stream:
-            # One without `max_tokens` may grow beyond what a frame can hold.
-            try:
-                check_in_one_frame(stream.wants.request, len(stream.text.token_ids))
-            except SeedanceError as error:
-                if stream.fail(error):
-                    self._delivery.out.append(CancelUpstream(stream.id))
+        elif stream.parting is Parting.LEAVES and not stream.owed:
+            self.cancel(stream.id, now)
+        elif (error := _too_large(stream)) is not None and stream.fail(error):
+            self._delivery.out.append(CancelUpstream(stream.id))
 
     def _press(self, name: str, level: PressureLevel, reason: str) -> None:
         self.pressed.pop(name, None)
@@ -305,19 +302,31 @@ class StreamSet:
         self.live.clear()
 
     def finish_untold(self) -> bool:
-        """As `finish_all`, but for what the client has to its end: whether such is to be heard again."""
-        told = {name: s for name, s in self.live.items() if s.mute and s.state is not _SETTLED}
-        for name in [name for name in self.live if name not in told]:
-            self._delivery.out += _ended_now(self.live.pop(name))
-        return bool(told)
+        """As `finish_all`, but for streams of which more is told than counted; whether there are such."""
+        for stream in list(self.live.values()):
+            if stream.owed:
+                stream.cancel()
+            else:
+                self._delivery.out += _ended_now(self.live.pop(stream.id))
+        return bool(self.live)
+
+
+def _too_large(stream: StreamMachine) -> SeedanceError | None:
+    """One in one piece, without `max_tokens`, may grow beyond what a frame can hold."""
+    if not stream.wants.stream:
+        try:
+            check_in_one_frame(stream.wants.request, len(stream.text.token_ids))
+        except SeedanceError as error:
+            return error
+    return None
 
 
 def _ended_now(stream: StreamMachine) -> list[Effect]:
     """Stop it if it runs, and bill what is known of it, unless that was done."""
     if stream.state is _SETTLED:
         return []
-    running = stream.cancel() or (stream.mute and stream.wanted)
-    stop: list[Effect] = [CancelUpstream(stream.id)] if running else []
+    stop: list[Effect] = [CancelUpstream(stream.id)] if stream.wanted else []
+    stream.cancel()
     return [*stop, Finished(stream.id, stream.reason, stream.usage())]
 
 

@@ -206,6 +206,25 @@ def test_a_session_closes_when_what_its_client_has_is_billed(wants: Generate) ->
     assert len(bench.of(SessionOver)) == 1
 
 
+@pytest.mark.parametrize("parting", [Cancel("a"), Close()])
+def test_what_a_client_has_is_counted_before_it_leaves(parting: Cancel | Close) -> None:
+    """A text that the store is behind with is heard again to where the client is, and no further."""
+    bench = restored(framed_bytes=2)
+    resume(bench, 9, a=4)
+    bench.accept()
+    bench.step(parting)
+    bench.tokens("c")
+    assert bench.of(CancelUpstream) == []
+    bench.tokens("d")
+    assert len(bench.of(CancelUpstream)) == 1
+    bench.tokens("e")
+    bench.done(reason="cancelled")
+    [end] = bench.of(Finished)
+    assert (end.reason, end.usage.completion_tokens) == ("cancelled", 4)
+    assert bench.of(ErrorFrame) == []
+    assert len(bench.of(SessionOver)) == isinstance(parting, Close)
+
+
 def test_a_closed_session_does_not_wait_for_ever_for_what_it_costs() -> None:
     """An instance that says nothing more: the session is over with its time, billed as far as is known."""
     bench = restored(framed_bytes=2)

@@ -121,3 +121,25 @@ async def test_what_was_cancelled_between_two_tries_is_not_tried_again() -> None
     await world.step(3)
     world.close()
     assert len(upstream.opened) == tried
+
+
+async def test_who_gives_up_while_a_new_owner_hears_again_hears_the_end() -> None:
+    """What the store had not is told once more, credit does not cover it all, and there is no more of it."""
+    world = World(lambda _: [b"x"] * 120)
+    client = WindowedClient()
+    client.connect(world.gateways[0])
+    client.read()
+    await client.generate("s")
+    await world.commit()
+    for _ in range(100):
+        await world.step()
+        client.read()
+        await client.ack()
+    world.gateways[0].crash()
+    await client.resume(world.gateways[1])
+    await client.send(type="cancel", id="s")
+    for _ in range(10):
+        await world.step()
+        client.read()
+    world.close()
+    assert client.ends["s"]["finish_reason"] == "cancelled"

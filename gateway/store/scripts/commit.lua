@@ -8,7 +8,7 @@
 --            KEYS[n]:t:ID      a live stream's token ids, 4 bytes each, little-endian
 --            KEYS[n]:ends      ids of ended streams, oldest first
 --            KEYS[n]:barred    hashes of the tokens whose clients were told that it is gone, before
---                              anything of it was written
+--                              its first write came to its end
 -- ARGV     keep_ms, renew_ms, ends_max, usage_max, the gateway that writes; then for each session
 --            "MODE EPOCH DEADLINE_MS ACKED ARGUMENTS BILLS ENTRIES STREAMS": the mode is `write`,
 --            `rewrite` or `close`, the last four are counts, the first of them of all that follows
@@ -167,16 +167,18 @@ end
 local function write_session(head)
   local mode, epoch, deadline_ms, acked, bills, entries, streams = unpack(head)
   local created = next_arg()
-  local stored = redis.call('HMGET', base, 'epoch', 'gone', 'last_seq', 'gateway')
+  local stored = redis.call('HMGET', base, 'epoch', 'gone', 'last_seq', 'gateway', 'deadline')
   if stored[1] and (stored[2] or is_of_another(tonumber(stored[1]), stored[4] or '', epoch)) then
     return 1
   end
   if mode == 'write' and not stored[1] and created == '' then
     return 2
   end
-  if not stored[1] and created ~= '' then
+  -- Without a deadline its first write never came to its end, and a client may have heard that it is gone.
+  if not stored[5] and created ~= '' then
     local token_hash = cjson.decode(created)['token_hash']
     if redis.call('SISMEMBER', base .. ':barred', token_hash) == 1 then
+      drop_all()
       return 1
     end
   end

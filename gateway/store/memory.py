@@ -17,6 +17,7 @@ from gateway.store.base import (
     CommitResult,
     GatewayLease,
     LogEntry,
+    SessionOverError,
     SessionWrite,
     StoredSession,
     StoredStream,
@@ -55,6 +56,10 @@ class _Session:
         if self.epoch == epoch:
             return self.gateway not in ("", gateway)
         return self.epoch > epoch
+
+    def check_alive(self) -> None:
+        if self.gone or self.swept:
+            raise SessionOverError
 
     def write_stream(self, write: StreamWrite) -> None:
         known = self.live.get(write.id, StoredStream(write.id, b"", "", (), 0, 0))
@@ -150,8 +155,9 @@ class MemoryStore:
             self._barred[session, token_hash] = None
             while len(self._barred) > BARRED_KEPT_MAX:
                 del self._barred[next(iter(self._barred))]
-        if stored is None or stored.gone or stored.swept:
+        if stored is None:
             return None
+        stored.check_alive()
         known_hash = json.loads(stored.created)["token_hash"]
         if not hmac.compare_digest(known_hash.encode(), token_hash.encode()):
             raise PermissionError
@@ -161,8 +167,9 @@ class MemoryStore:
     async def raise_epoch(self, session: str, above: int, gateway: str) -> int | None:
         """Become the owner of a session that is known; see the base."""
         stored = self._find(session)
-        if stored is None or stored.gone or stored.swept:
+        if stored is None:
             return None
+        stored.check_alive()
         stored.epoch, stored.gateway = max(stored.epoch, above) + 1, gateway
         return stored.epoch
 

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from gateway.session.owner import SessionOwner
+from gateway.store.base import SessionOverError, SessionWrite, StoreUnavailableError
 from seedance.protocol.frames import Resume
 from seedance.protocol.resume import ResumeFault
 from tests.support.asked_world import TEXT, asked, bills, finish, flaky, flaky_world
@@ -163,6 +164,28 @@ async def test_a_dead_gateways_session_is_swept_and_billed(world: World) -> None
     assert client.socket.close_code == 4410
 
 
+@pytest.mark.parametrize("settling", [False, True])
+async def test_a_session_that_ended_elsewhere_is_expired(
+    world: World, monkeypatch: pytest.MonkeyPatch, settling: bool
+) -> None:
+    """Who still has it in memory says so as well, instead of going on until its next commit (§4.8)."""
+    client = await asked(world, steps=3)
+    client.cut()
+    await world.memory.commit([SessionWrite(client.session, 2, closed=True)], "another")
+    if settling:
+        monkeypatch.setattr(world.store, "claim", _unbelieved, raising=False)
+    await client.resume(world.gateways[0])
+    client.read()
+    assert client.socket.close_code == 4410
+    assert [error["code"] for error in client.errors] == ["session_expired"]
+    client.cut()
+    assert len(world.gateways[0].registry) == 0
+
+
+async def _unbelieved(*_: object, **__: object) -> None:
+    raise StoreUnavailableError
+
+
 async def test_a_session_without_connection_ends_in_time(world: World) -> None:
     """Its owner cancels and bills, and forgets it everywhere (§4.7)."""
     client = await asked(world, steps=3)
@@ -175,7 +198,8 @@ async def test_a_session_without_connection_ends_in_time(world: World) -> None:
     assert len(world.gateways[0].registry) == 0
     assert [bill["finish_reason"] for bill in bills(world)] == ["cancelled"]
     assert world.cluster.running == 0
-    assert await world.memory.raise_epoch(client.session, 1, "") is None
+    with pytest.raises(SessionOverError):
+        await world.memory.raise_epoch(client.session, 1, "")
 
 
 async def test_an_idle_session_is_kept_alive(world: World) -> None:

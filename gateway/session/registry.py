@@ -14,7 +14,12 @@ from gateway.session.identity import SessionIdentity, hash_of, read_identity
 from gateway.session.owner import Carrier, SessionOwner
 from gateway.session.restore import restore_machine
 from gateway.session.rounds import Rounds
-from gateway.store.base import SessionOverError, StoredSession, StoreUnavailableError
+from gateway.store.base import (
+    OvertakenError,
+    SessionOverError,
+    StoredSession,
+    StoreUnavailableError,
+)
 from gateway.timers import TimerWheel
 from seedance.protocol.errors import CloseCode, ErrorCode, SeedanceError
 from seedance.protocol.events import Expired, ResumeOn
@@ -157,6 +162,10 @@ class SessionRegistry:
         except SessionOverError:
             self._let_go(resume.session)
             raise _expired() from None
+        except OvertakenError:
+            # What others did meanwhile is in the store: the client's next try reads it.
+            self._let_go(resume.session)
+            raise _unavailable() from None
 
     def _let_go(self, session: str) -> None:
         """Whatever is in memory of this session is not the truth any more."""
@@ -179,8 +188,7 @@ class SessionRegistry:
             await self._raise_epoch(owner)
             return owner, False
         mine = self._owners.get(session)
-        if mine is not None and (stored is None or stored.former == self._me):
-            # What is in memory is newer than what is stored; nobody else had it in between.
+        if mine is not None and (stored is None or self._is_newest(mine, stored)):
             mine.epoch = stored.epoch if stored else mine.epoch + 1
             mine.guessed = False
             return mine, True
@@ -188,6 +196,13 @@ class SessionRegistry:
             raise _expired()
         self._let_go(session)
         return self._own(self._adopt(stored)), True
+
+    def _is_newest(self, mine: SessionOwner, stored: StoredSession) -> bool:
+        """Whether memory is newer than what is stored: nobody else had the session in between.
+
+        That this gateway had it last is not enough: it may have claimed it from another one and not heard the answer.
+        """
+        return stored.former == self._me and stored.since <= mine.epoch
 
     async def _raise_epoch(self, owner: SessionOwner) -> None:
         """A store that is not believed knows at least which epochs were given; else it is a guess."""

@@ -20,6 +20,7 @@ __all__ = [
     "CommitResult",
     "GatewayLease",
     "LogEntry",
+    "OvertakenError",
     "SessionOverError",
     "SessionStore",
     "SessionWrite",
@@ -53,6 +54,10 @@ class StoreUnavailableError(Exception):
 
 class SessionOverError(Exception):
     """The session is known to be over: it was closed, or swept when its time was up."""
+
+
+class OvertakenError(Exception):
+    """Another owner has gone on with the session after what this gateway remembers of it."""
 
 
 class StoreLateError(StoreUnavailableError):
@@ -154,7 +159,9 @@ class StoredStream:
 class StoredSession:
     """A session as the store has it, after this owner's claim: `epoch` is already the new one.
 
-    `former`: the gateway that owned it before; empty: the store was not told.
+    `former`: the gateway that owned it before; empty: the store was not told. `since`: the epoch with
+    which that one came to own it. What it remembers from that epoch on is all there is; from an earlier
+    one it lacks what others did in between.
     """
 
     session: str
@@ -165,6 +172,7 @@ class StoredSession:
     entries: tuple[LogEntry, ...]
     streams: dict[str, StoredStream] = field(default_factory=dict)
     former: str = ""
+    since: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +239,8 @@ class SessionStore(Protocol):
     async def raise_epoch(self, session: str, above: int, gateway: str) -> int | None:
         """Become the owner of a session that this gateway has, whether the store is believed or not.
 
-        The new epoch, `above` this one; None: the store has no such session. Raises `SessionOverError`.
+        The new epoch, `above` this one, with which it knows the session; None: the store has no such session.
+        Raises `SessionOverError`, and `OvertakenError` when others owned it after that epoch.
         """
         ...
 

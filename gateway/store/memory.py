@@ -17,6 +17,7 @@ from gateway.store.base import (
     CommitResult,
     GatewayLease,
     LogEntry,
+    OvertakenError,
     SessionOverError,
     SessionWrite,
     StoredSession,
@@ -41,6 +42,7 @@ NOTES_MAX = 1_000
 class _Session:
     epoch: int
     gateway: str = ""
+    since: int = 0
     created: bytes = b""
     last_seq: int = 0
     acked: int = 0
@@ -56,6 +58,16 @@ class _Session:
         if self.epoch == epoch:
             return self.gateway not in ("", gateway)
         return self.epoch > epoch
+
+    def has_overtaken(self, epoch: int, gateway: str) -> bool:
+        if self.gateway == gateway:
+            return self.since > epoch
+        return self.is_of_another(epoch, gateway)
+
+    def owned_by(self, gateway: str, epoch: int, since: int) -> None:
+        if self.gateway != gateway:
+            self.gateway, self.since = gateway, since
+        self.epoch = epoch
 
     def check_alive(self) -> None:
         if self.gone or self.swept:
@@ -127,12 +139,12 @@ class MemoryStore:
         if write.closed:
             self._sessions[write.session] = _Session(write.epoch, gone=True)
         elif stored is None or write.rewrite:
-            self._sessions[write.session] = _Session(write.epoch)
+            self._sessions[write.session] = _Session(write.epoch, since=write.epoch)
         session = self._sessions[write.session]
         session.expires_at = self._clock.monotonic() + self._resume_ttl_s + KEEP_S
         if write.closed:
             return ""
-        session.epoch, session.gateway = write.epoch, gateway
+        session.owned_by(gateway, write.epoch, since=write.epoch)
         session.created = write.created or session.created
         session.write_log(write)
         for stream in write.streams:
@@ -170,7 +182,9 @@ class MemoryStore:
         if stored is None:
             return None
         stored.check_alive()
-        stored.epoch, stored.gateway = max(stored.epoch, above) + 1, gateway
+        if stored.has_overtaken(above, gateway):
+            raise OvertakenError
+        stored.owned_by(gateway, max(stored.epoch, above) + 1, since=above)
         return stored.epoch
 
     async def sweep(self, limit: int, gateway: str = "") -> list[StoredSession]:
@@ -250,8 +264,8 @@ class MemoryStore:
         session.deadline = self._clock.monotonic() + self._resume_ttl_s + slack_s
 
     def _claimed(self, name: str, session: _Session, gateway: str, above: int) -> StoredSession:
-        former = session.gateway
-        session.epoch, session.gateway = max(session.epoch, above) + 1, gateway
+        former, since, epoch = session.gateway, session.since, max(session.epoch, above) + 1
+        session.owned_by(gateway, epoch, since=epoch)
         session.expires_at = self._clock.monotonic() + self._resume_ttl_s + KEEP_S
         return StoredSession(
             session=name,
@@ -262,4 +276,5 @@ class MemoryStore:
             entries=tuple(session.log),
             streams={**session.ends, **session.live},
             former=former,
+            since=since,
         )

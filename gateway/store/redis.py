@@ -22,6 +22,7 @@ from gateway.store.base import (
     SWEEP_RETRY_S,
     CommitResult,
     GatewayLease,
+    OvertakenError,
     SessionOverError,
     SessionWrite,
     StoredSession,
@@ -178,6 +179,8 @@ class RedisStore(RedisNotes):
         reply = await self._claim("raise", session, gateway, above=above)
         if reply[0] == b"gone":
             raise SessionOverError
+        if reply[0] == b"overtaken":
+            raise OvertakenError
         return int(reply[1]) if reply[0] == b"raised" else None
 
     async def sweep(self, limit: int, gateway: str = "") -> list[StoredSession]:

@@ -13,6 +13,7 @@ from typing import Any
 from gateway.store.base import (
     CommitResult,
     GatewayLease,
+    OvertakenError,
     SessionOverError,
     SessionWrite,
     StoredSession,
@@ -134,7 +135,7 @@ class StoreServer:
     ) -> None:
         try:
             result = _run_now(getattr(self, f"_{method}")(*args))
-        except (PermissionError, SessionOverError) as error:
+        except (PermissionError, SessionOverError, OvertakenError) as error:
             result = error
         trap = (
             self.traps.pop(caller.name, None)

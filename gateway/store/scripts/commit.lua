@@ -2,8 +2,9 @@
 --
 -- KEYS[1]  the usage stream
 -- KEYS[n]  a session's hash; its other keys are named from it:
---            KEYS[n]           epoch, gateway (its owner), created, last_seq, acked, deadline, gone, swept; and for each
---                              stream  o:ID opened  i:ID instance  f:ID "bytes tokens"  e:ID end
+--            KEYS[n]           epoch, gateway (its owner), since (the epoch with which it came to own it),
+--                              created, last_seq, acked, deadline, gone, swept; and for each stream
+--                                o:ID opened  i:ID instance  f:ID "bytes tokens"  e:ID end
 --            KEYS[n]:log       list of "SEQ:FRAME", oldest first
 --            KEYS[n]:t:ID      a live stream's token ids, 4 bytes each, little-endian
 --            KEYS[n]:ends      ids of ended streams, oldest first
@@ -167,7 +168,7 @@ end
 local function write_session(head)
   local mode, epoch, deadline_ms, acked, bills, entries, streams = unpack(head)
   local created = next_arg()
-  local stored = redis.call('HMGET', base, 'epoch', 'gone', 'last_seq', 'gateway', 'deadline')
+  local stored = redis.call('HMGET', base, 'epoch', 'gone', 'last_seq', 'gateway', 'deadline', 'since')
   if stored[1] and (stored[2] or is_of_another(tonumber(stored[1]), stored[4] or '', epoch)) then
     return 1
   end
@@ -193,7 +194,8 @@ local function write_session(head)
     redis.call('PEXPIRE', base, keep_ms)
     return 0
   end
-  redis.call('HSET', base, 'epoch', epoch, 'gateway', gateway)
+  local since = stored[4] == gateway and stored[6] or epoch
+  redis.call('HSET', base, 'epoch', epoch, 'gateway', gateway, 'since', since)
   if created ~= '' then
     redis.call('HSET', base, 'created', created)
   end

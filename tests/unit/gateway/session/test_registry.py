@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -186,6 +187,40 @@ async def _unbelieved(*_: object, **__: object) -> None:
     raise StoreUnavailableError
 
 
+@pytest.mark.parametrize("settling", [False, True])
+async def test_memory_from_before_another_owner_wins_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch, settling: bool
+) -> None:
+    """A, B, and A again before it learns of B, with its claim's answer lost, or the store in doubt (§4.6)."""
+    first, second = world.gateways
+    client = await asked(world)
+    await finish(world, client)  # or the instance would tell A of B
+    client.cut()
+    await client.resume(second)
+    await client.generate("t")
+    await second.registry.checkpointer.commit()
+    await world.step(3)
+    client.read()
+    client.cut()
+
+    async def lost(*args: Any, **more: Any) -> None:
+        await world.memory.claim(*args, **more)
+        raise StoreUnavailableError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.store, "claim", _unbelieved if settling else lost, raising=False)
+        assert len(first.registry) == 1, "it does not know yet"
+        await client.resume(first)
+        client.read()
+        assert client.errors.pop()["code"] == "unavailable"
+        assert client.socket.close_code == 1013
+    client.cut()
+    await client.resume(first)
+    await finish(world, client, "t")
+    assert client.texts == {"s": TEXT, "t": TEXT}
+    assert [bill["completion_tokens"] for bill in bills(world)] == [20, 20]
+
+
 async def test_a_session_without_connection_ends_in_time(world: World) -> None:
     """Its owner cancels and bills, and forgets it everywhere (§4.7)."""
     client = await asked(world, steps=3)
@@ -210,7 +245,8 @@ async def test_an_idle_session_is_kept_alive(world: World) -> None:
         world.clock.advance(10)
         await world.commit()
     assert await world.gateways[1].registry.sweep() == 0
-    assert await world.memory.raise_epoch(client.session, 1, "") is not None
+    me = world.gateways[0].deps.usage.gateway
+    assert await world.memory.raise_epoch(client.session, 1, me) is not None
 
 
 async def test_a_simple_client_leaves_nothing(world: World) -> None:

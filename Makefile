@@ -22,7 +22,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(RUN_STAMP): pyproject.toml constraints.txt | $(BIN)/python # what `make up` needs, no more
-	@echo 'installing into $(VENV): a minute or two, once'
+	@echo 'installing into $(VENV), once: some minutes, of which torch takes most'
 	@$(PIP) --editable '.[all]'
 	@touch $@
 

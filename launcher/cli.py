@@ -201,7 +201,9 @@ def chat(
     ca_cert: Annotated[
         Path | None, typer.Option(help="Authorities to trust for wss://, a PEM file.")
     ] = None,
-    question: Annotated[str | None, typer.Argument(help="Ask this, print the answer, end.")] = None,
+    question: Annotated[
+        str | None, typer.Argument(help="Ask this, print the answer, end. A pipe is read as one.")
+    ] = None,
 ) -> None:
     """Talk with the model in the terminal."""
     run_chat(

@@ -117,4 +117,6 @@ def _invoice(
     if close:
         billing.close(book, tenant, month, SystemClock().wall_ms())
     made = billing.closed(tenant, month) or billing.draft(book, tenant, month)
+    if not made.lines:
+        sys.stderr.write(f"seedance: {tenant} used nothing in {month} ({book.zone.key})\n")
     return WRITERS[form](made)

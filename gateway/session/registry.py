@@ -24,7 +24,7 @@ from gateway.timers import TimerWheel
 from seedance.protocol.errors import CloseCode, ErrorCode, SeedanceError
 from seedance.protocol.events import Expired, ResumeOn
 from seedance.protocol.frames import Heartbeat, Resume, SessionFrame
-from seedance.protocol.resume import ResumeFault
+from seedance.protocol.resume import ResumeFault, unknown_session
 from seedance.protocol.session import SessionMachine, SessionRules
 
 if TYPE_CHECKING:
@@ -152,16 +152,16 @@ class SessionRegistry:
         token_hash = hash_of(resume.token, tenant)
         owner = self._owners.get(resume.session)
         if owner and not hmac.compare_digest(owner.identity.token_hash, token_hash):
-            raise _expired()
+            raise unknown_session()
         try:
             return await self._claim(resume.session, token_hash)
         except PermissionError:
-            raise _expired() from None
+            raise unknown_session() from None
         except StoreUnavailableError:
             raise _unavailable() from None
         except SessionOverError:
             self._let_go(resume.session)
-            raise _expired() from None
+            raise unknown_session() from None
         except OvertakenError:
             # What others did meanwhile is in the store: the client's next try reads it.
             self._let_go(resume.session)
@@ -193,7 +193,7 @@ class SessionRegistry:
             mine.guessed = False
             return mine, True
         if stored is None:
-            raise _expired()
+            raise unknown_session()
         self._let_go(session)
         return self._own(self._adopt(stored)), True
 
@@ -267,11 +267,6 @@ class SessionRegistry:
         for owner in self.owners:
             self.forget(owner)
             owner.abandon()
-
-
-def _expired() -> ResumeFault:
-    gone = SeedanceError(ErrorCode.SESSION_EXPIRED, "no such session: open a new one")
-    return ResumeFault(gone, CloseCode.SESSION_UNKNOWN)
 
 
 def _unavailable() -> ResumeFault:

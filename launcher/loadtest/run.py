@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import random
 import resource
 import socket
@@ -48,6 +50,12 @@ async def check(target: Target, load: Load, prompts: Prompts) -> None:
     _judge(target, crowd.tally, prompts)
 
 
+def _said(code: str) -> str:
+    """A system's error by its words, all else as it is counted."""
+    number = getattr(errno, code.removeprefix("dial_").upper(), None)
+    return code if number is None else os.strerror(number).lower()
+
+
 def _judge(target: Target, tally: Tally, prompts: Prompts) -> None:
     if tally.answered and not tally.inexact:
         return
@@ -64,7 +72,7 @@ def _judge(target: Target, tally: Tally, prompts: Prompts) -> None:
             f"{target.name} shows a certificate that nobody here vouches for: SSL_CERT_FILE=FILE names its authority"
         )
     raise NotServedError(
-        f"{target.name} does not answer ({code}); `seedance up --engine script` starts a mesh"
+        f"{target.name} does not answer ({_said(code)}); `seedance up --engine script` starts a mesh"
     )
 
 

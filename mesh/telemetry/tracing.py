@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import lru_cache
 
 from opentelemetry import trace
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
-from opentelemetry.sdk.trace.sampling import Decision, ParentBased, TraceIdRatioBased
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON, Decision, TraceIdRatioBased
 from opentelemetry.trace import Link, SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from opentelemetry.util.types import AttributeValue
@@ -35,13 +36,23 @@ _KINDS = {
 }
 EXPORT_TIMEOUT_S = 2
 QUEUE_SPANS_MAX = 8_192
+TRACEPARENT_LENGTH = 55
 
 Attributes = Mapping[Attribute, AttributeValue]
 
 
-def _parent(traceparent: str | None) -> trace.SpanContext:
-    context = _PROPAGATOR.extract({"traceparent": traceparent or ""})
+def _read(traceparent: str) -> trace.SpanContext:
+    context = _PROPAGATOR.extract({"traceparent": traceparent})
     return trace.get_current_span(context).get_span_context()
+
+
+_known = lru_cache(maxsize=1024)(_read)  # a request's spans all ask for the same few
+
+
+def _parent(traceparent: str | None) -> trace.SpanContext:
+    text = traceparent or ""
+    # What is longer than ours are comes from a client, and as long as it likes: it is not kept.
+    return _read(text) if len(text) > TRACEPARENT_LENGTH else _known(text)
 
 
 def valid_traceparent(traceparent: str | None) -> bool:
@@ -91,7 +102,7 @@ class Tracing:
     ) -> None:
         self._service = service
         self._instance_id = instance_id
-        self._sampler = ParentBased(TraceIdRatioBased(ratio))
+        self._sampler = TraceIdRatioBased(ratio)
         if processor is None and endpoint:
             # A fifth of what a router imports, and few processes export.
             from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
@@ -112,24 +123,21 @@ class Tracing:
                     "service.instance.id": self._instance_id,
                 }
             )
-            provider = TracerProvider(
-                sampler=self._sampler, resource=resource, shutdown_on_exit=False
-            )
+            # What is not sampled does not come to it (`start`).
+            provider = TracerProvider(sampler=ALWAYS_ON, resource=resource, shutdown_on_exit=False)
             if self._processor is not None:
                 provider.add_span_processor(self._processor)
             self._providers[hop] = provider
         return provider.get_tracer(self._service, seedance.__version__)
 
-    def _unseen(self, parent: trace.SpanContext) -> trace.SpanContext:
-        """What names a span that is not recorded here; whether others record is the parent's word."""
-        trace_id, flags = parent.trace_id, parent.trace_flags
-        if not parent.is_valid:
-            trace_id = _IDS.generate_trace_id()
-            decision = self._sampler.should_sample(None, trace_id, "").decision
-            flags = trace.TraceFlags(decision is Decision.RECORD_AND_SAMPLE)
-        return trace.SpanContext(
-            trace_id, _IDS.generate_span_id(), is_remote=False, trace_flags=flags
-        )
+    def _led_by(self, parent: trace.SpanContext) -> trace.SpanContext:
+        """What a span's trace is, and whether it is sampled: its parent's word, or decided here and now."""
+        if parent.is_valid:
+            return parent
+        trace_id = _IDS.generate_trace_id()
+        decision = self._sampler.should_sample(None, trace_id, "").decision
+        flags = trace.TraceFlags(decision is Decision.RECORD_AND_SAMPLE)
+        return trace.SpanContext(trace_id, 0, is_remote=False, trace_flags=flags)
 
     def start(
         self,
@@ -147,10 +155,16 @@ class Tracing:
         `hop` is whose span it is (default: this service's); `kind` one of internal, server,
         client, consumer; `link` a traceparent that led here without being the parent.
         """
-        leads = _parent(parent)
-        if self._processor is None or (leads.is_valid and not leads.trace_flags.sampled):
+        leads = self._led_by(_parent(parent))
+        if self._processor is None or not leads.trace_flags.sampled:
             # Nobody will see it: it has a name for others, at a third of what the SDK takes.
-            return SpanHandle(trace.NonRecordingSpan(self._unseen(leads)))
+            unseen = trace.SpanContext(
+                leads.trace_id,
+                _IDS.generate_span_id(),
+                is_remote=False,
+                trace_flags=leads.trace_flags,
+            )
+            return SpanHandle(trace.NonRecordingSpan(unseen))
         context = trace.set_span_in_context(trace.NonRecordingSpan(leads))
         links = [Link(_parent(link))] if link and valid_traceparent(link) else None
         span = self._tracer(hop or self._service).start_span(

@@ -10,7 +10,7 @@ from seedance.protocol.log import FrameLog
 from seedance.protocol.stream import StreamMachine
 from seedance.protocol.text import TextGapError
 
-__all__ = ["ResumeFault", "check_resume", "gap", "place_streams"]
+__all__ = ["ResumeFault", "check_resume", "gap", "place_streams", "unknown_session"]
 
 # What a client may claim to have after a change of gateways. Whatever is numbered from there on in
 # a session's life is exact as a double, in clients and in the store's scripts (14 digits).
@@ -24,6 +24,12 @@ class ResumeFault(Exception):  # noqa: N818 - it is the client's word that is at
         super().__init__(error.message)
         self.error = error
         self.close_code = close_code
+
+
+def unknown_session() -> ResumeFault:
+    """It never was, is over, or is somebody else's: which of them is nobody's business."""
+    gone = SeedanceError(ErrorCode.SESSION_EXPIRED, "no such session: open a new one")
+    return ResumeFault(gone, CloseCode.SESSION_UNKNOWN)
 
 
 def gap(message: str, field: str) -> SeedanceError:

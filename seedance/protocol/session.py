@@ -1,7 +1,10 @@
 """A session on the server's side (§2–§4): what its client asks, and who carries it.
 
-    PROVISIONAL ──first generate──► LIVE ──close, expiry──► OVER
-         └──────────── connection gone ─────────────────────►
+    PROVISIONAL ──first generate──► LIVE ──close──► CLOSING ──last bill known──► OVER
+         └─────── connection gone ───►└────────────── expiry ───────────────────►
+
+A session closes at once unless its client has the end of a stream whose bill its owner does not know yet,
+since it took the session over meanwhile: that stream is heard again to its end first (§4.9).
 
 `step(event, now)` returns what the host has to do, in order. Text is put into frames only when the
 host says `Pump` (or when an `ack` or a freed transport makes room), so that what arrives in one turn
@@ -43,7 +46,7 @@ from seedance.protocol.frames import (
     Usage,
 )
 from seedance.protocol.log import FrameLog
-from seedance.protocol.resume import check_resume
+from seedance.protocol.resume import check_resume, unknown_session
 from seedance.protocol.stream import StreamMachine, error_frame
 from seedance.protocol.streams import StreamSet
 
@@ -55,12 +58,14 @@ class SessionState(Enum):
 
     PROVISIONAL = "provisional"
     LIVE = "live"
+    CLOSING = "closing"
     OVER = "over"
 
 
 class _Input(Enum):
     GENERATE = "generate"
     LINK_DOWN = "link_down"
+    CLOSE = "close"
     END = "end"
 
 
@@ -68,16 +73,20 @@ _NEXT: dict[tuple[SessionState, _Input], SessionState] = {
     (SessionState.PROVISIONAL, _Input.GENERATE): SessionState.LIVE,
     (SessionState.PROVISIONAL, _Input.LINK_DOWN): SessionState.OVER,
     (SessionState.PROVISIONAL, _Input.END): SessionState.OVER,
+    (SessionState.LIVE, _Input.CLOSE): SessionState.CLOSING,
     (SessionState.LIVE, _Input.END): SessionState.OVER,
+    (SessionState.CLOSING, _Input.END): SessionState.OVER,
 }
 
 # By a name of its own: to look a member up in its enum costs ten times a global (Python 3.11).
-_OVER = SessionState.OVER
+_CLOSING, _OVER = SessionState.CLOSING, SessionState.OVER
 _DOWN = LinkState.DOWN
 
 
 # Events after which text may have room to leave.
 _PUMPING = frozenset({Pump, ResumeOn, LinkWritable, Stored, Tick})
+# What a session still hears when its client has closed it.
+_AFTER_CLOSE = frozenset({FromInstance, StoreLevel, Stored, Pump, Tick, Expired, LinkDown})
 
 
 class SessionMachine:
@@ -105,7 +114,7 @@ class SessionMachine:
 
     def step(self, event: SessionEvent, now: float) -> list[Effect]:
         """Take an event, return what is to be done."""
-        if self.state is _OVER:
+        if self.state is _OVER or (self.state is _CLOSING and type(event) not in _AFTER_CLOSE):
             return []
         self._HANDLERS[type(event)](self, event, now)
         if type(event) in _PUMPING and not self.over:
@@ -164,6 +173,8 @@ class SessionMachine:
 
         `confirmed`: no other gateway can have carried the session meanwhile, and numbered frames.
         """
+        if self.state is _CLOSING:
+            raise unknown_session()
         behind = self._restored or not confirmed
         check_resume(resume, self.delivery.log, restored=behind)
 
@@ -218,9 +229,14 @@ class SessionMachine:
         error = SeedanceError(ErrorCode.BAD_REQUEST, message, field=field)
         self.delivery.sequenced(error_frame(error), now)
 
-    def _on_close(self, _frame: Close, _now: float) -> None:
+    def _on_close(self, _frame: Close, now: float) -> None:
         self.delivery.out.append(CloseLink(CloseCode.NORMAL, "closed"))
-        self._end()
+        self.delivery.down()
+        self._down_at = now
+        if self.streams.finish_untold():
+            self._move(_Input.CLOSE)
+        else:
+            self._end()
 
     # ------------------------------------------------------------ the link
 
@@ -284,8 +300,9 @@ class SessionMachine:
 
     def _end_if_useless(self) -> None:
         """Without a connection, a simple client's session is over when nothing of it runs."""
-        gone = self.delivery.link is _DOWN
-        if self.over or (gone and not self.delivery.windowed and not self.streams.unsettled()):
+        gone, streams = self.delivery.link is _DOWN, self.streams
+        closed = self.state is _CLOSING and streams.all_settled()
+        if self.over or closed or (gone and not self.delivery.windowed and not streams.unsettled()):
             self._end()
 
     def _end(self) -> None:

@@ -103,6 +103,7 @@ class StreamMachine:
 
     `stored`: its opening is in the session store, or need not be waited for. `traceparent` and `sign`
     are the host's: the span that the stream's work belongs to, and who signs its receipt, if anybody.
+    `mute`: the client has it all, its end included, and the store does not know that yet.
     """
 
     def __init__(self, wants: Generate, fingerprint: str) -> None:
@@ -121,7 +122,7 @@ class StreamMachine:
         self.allowed_tokens = 0
         self.sign: SignReceipt | None = None
         self._hints = FlushHints()
-        self._mute = False
+        self.mute = False
 
     def restore(
         self,
@@ -190,7 +191,7 @@ class StreamMachine:
         )
         if cancelling and isinstance(end, UpstreamFailed):
             self.end = _cancelled(end.usage)
-        elif isinstance(end, UpstreamDone) and self.text.behind and not self._mute:
+        elif isinstance(end, UpstreamDone) and self.text.behind and not self.mute:
             # The client says that it has more than the whole text: it is not the same text.
             self.end = UpstreamFailed(_gap())
 
@@ -203,9 +204,12 @@ class StreamMachine:
         return moved and not cancelling
 
     def cancel(self) -> bool:
-        """The client wants no more; whether the instance has to be told."""
+        """The client wants no more; whether the instance has to be told.
+
+        Of a `mute` one it has everything, and owes everything: only the count is still to be heard again.
+        """
         running = self.state in _HEARING
-        if not self.move(StreamInput.CANCEL):
+        if self.mute or not self.move(StreamInput.CANCEL):
             return False
         if self.wants.stream:
             self.text.drop()
@@ -224,7 +228,7 @@ class StreamMachine:
     def client_has(self, offset: int) -> None:
         """The client's word on resume: text below `offset` is there; −1: its end is, too."""
         if offset < 0:
-            self._mute = True
+            self.mute = True
             self.text.skip_to(sys.maxsize)
         elif offset > self.text.framed_bytes:
             self.text.skip_to(offset)
@@ -251,7 +255,7 @@ class StreamMachine:
     def next_frame(self, *, window_open: bool) -> SequencedFrame | None:
         """The next frame before the end; `accepted` does not wait for the window (§4.3)."""
         state = self.state
-        if self._mute or state is _CANCELLING or state is _ENDED:
+        if self.mute or state is _CANCELLING or state is _ENDED:
             return None
         if not self.told_accepted:
             return self._tell_accepted()
@@ -285,7 +289,7 @@ class StreamMachine:
 
     def settle(self, *, linked: bool) -> bool:
         """Whether what it costs has just become known; with `stream: false` only when it can be told."""
-        ready = linked if not self.wants.stream else not self.text.waiting
+        ready = not self.text.waiting if self.wants.stream or self.mute else linked
         return ready and self.move(StreamInput.SETTLE)
 
     def end_frame(self, now: float) -> Done | ErrorFrame | None:
@@ -293,7 +297,7 @@ class StreamMachine:
         assert self.state is StreamState.SETTLED  # noqa: S101
         assert self.end is not None  # noqa: S101
         self.move(StreamInput.TOLD)
-        if self._mute:
+        if self.mute:
             return None
         if isinstance(self.end, UpstreamFailed):
             return error_frame(self.end.error, stream=self.id, usage=self.usage())
@@ -314,7 +318,7 @@ class StreamMachine:
     @property
     def tellable(self) -> bool:
         """Whether its end may be told now: `accepted` comes first, unless nothing was achieved."""
-        if self._mute or self.told_accepted or self.accepted is None:
+        if self.mute or self.told_accepted or self.accepted is None:
             return True
         if not isinstance(self.end, UpstreamDone):
             return True

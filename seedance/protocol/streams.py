@@ -9,6 +9,7 @@ from dataclasses import replace
 from seedance.protocol.delivery import Delivery, LinkState
 from seedance.protocol.effects import (
     CancelUpstream,
+    Effect,
     Fenced,
     Finished,
     Grant,
@@ -39,7 +40,7 @@ _SEED_MASK = 2**63 - 1
 
 
 # By a name of its own: to look a member up in its enum costs ten times a global (Python 3.11).
-_RUNNING = StreamState.RUNNING
+_RUNNING, _SETTLED = StreamState.RUNNING, StreamState.SETTLED
 _OPEN = LinkState.OPEN
 
 
@@ -90,8 +91,6 @@ class StreamSet:
     def forgets(self) -> bool:
         """Whether it may have forgotten an end, so that a new stream may have an old one's id (§3)."""
         return len(self.ended) >= self._rules.ended_max
-
-    # ------------------------------------------------------------ asked by the client
 
     def knows(self, name: str | None) -> bool:
         """Whether the session has, or remembers, a stream of that id: it will not be run again (§3)."""
@@ -165,8 +164,6 @@ class StreamSet:
             if stream.state is StreamState.RECOVERING:
                 self._ask_recovery(stream, now)
 
-    # ------------------------------------------------------------ said by an instance
-
     def on_instance(self, event: FromInstance, now: float) -> None:
         """Hand an instance's word to its stream."""
         stream = self.live.get(event.stream)
@@ -192,11 +189,9 @@ class StreamSet:
         self._settle(stream, now)
 
     def _ask_recovery(self, stream: StreamMachine, now: float) -> None:
-        share = self._share(now)
+        share = CREDIT_MAX if stream.mute else self._share(now)
         stream.allowed_tokens = len(stream.text.token_ids) + share
         self._delivery.out.append(RecoverUpstream(stream.id, share))
-
-    # ------------------------------------------------------------ out to the client
 
     def pump(self, now: float) -> None:
         """Frame what may be framed, one frame per stream and round; then give credit."""
@@ -256,11 +251,13 @@ class StreamSet:
             # Nearly always a stream has more than half of its share, and nothing else is asked.
             if stream.allowed_tokens - len(stream.text.token_ids) > half:
                 continue
-            share = self._share(now)
+            # What is heard again fills no window.
+            share = CREDIT_MAX if stream.mute else self._share(now)
             self.short = self.short or share < CREDIT_MAX
             missing, linked = stream.credit_missing(share), delivery.link is not LinkState.DOWN
             # A collected text fills no window: without a connection it would never pause (§4.7).
-            if share and missing > 0 and stream.creditable and (linked or stream.wants.stream):
+            fills = linked or stream.wants.stream or stream.mute
+            if share and missing > 0 and stream.creditable and fills:
                 stream.allowed_tokens += missing
                 delivery.out.append(Grant(stream.id, missing))
 
@@ -286,11 +283,13 @@ class StreamSet:
         if level is not PressureLevel.NONE:
             self.pressed[name] = (level, reason)
 
-    # ------------------------------------------------------------ the end
-
     def unsettled(self) -> bool:
         """Whether any stream's end is still to come or to be told to a client that may return."""
-        return any(s.keep or s.state is not StreamState.SETTLED for s in self.live.values())
+        return any(s.keep or s.state is not _SETTLED for s in self.live.values())
+
+    def all_settled(self) -> bool:
+        """Whether every stream's bill is known."""
+        return all(s.state is _SETTLED for s in self.live.values())
 
     def detach(self, now: float) -> None:
         """The connection is gone: streams that were not to outlive it end."""
@@ -300,13 +299,26 @@ class StreamSet:
 
     def finish_all(self) -> None:
         """The session ends: stop what runs, and settle every bill."""
+        self.finish_untold()
         for stream in self.live.values():
-            if stream.state is StreamState.SETTLED:
-                continue
-            if stream.cancel():
-                self._delivery.out.append(CancelUpstream(stream.id))
-            self._delivery.out.append(Finished(stream.id, stream.reason, stream.usage()))
+            self._delivery.out += _ended_now(stream)
         self.live.clear()
+
+    def finish_untold(self) -> bool:
+        """As `finish_all`, but for what the client has to its end: whether such is to be heard again."""
+        told = {name: s for name, s in self.live.items() if s.mute and s.state is not _SETTLED}
+        for name in [name for name in self.live if name not in told]:
+            self._delivery.out += _ended_now(self.live.pop(name))
+        return bool(told)
+
+
+def _ended_now(stream: StreamMachine) -> list[Effect]:
+    """Stop it if it runs, and bill what is known of it, unless that was done."""
+    if stream.state is _SETTLED:
+        return []
+    running = stream.cancel() or (stream.mute and stream.wanted)
+    stop: list[Effect] = [CancelUpstream(stream.id)] if running else []
+    return [*stop, Finished(stream.id, stream.reason, stream.usage())]
 
 
 def _in_turn(live: dict[str, StreamMachine], turn: int) -> list[StreamMachine]:

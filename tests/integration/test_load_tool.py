@@ -120,5 +120,7 @@ async def test_who_is_not_there_is_one_line() -> None:
         server.plan = Plan(statuses=[400])
         with pytest.raises(NotServedError, match="refuses the prompts"):
             await check(target_of(server.url), _load(), prompts)
-    with pytest.raises(NotServedError, match=r"does not answer \(dial_econnrefused\).*seedance up"):
+    with pytest.raises(
+        NotServedError, match=r"does not answer \(connection refused\).*seedance up"
+    ):
         await check(target_of("http://127.0.0.1:1"), _load(), prompts)

@@ -46,7 +46,10 @@ def text_of(tokens: Sequence[bytes], count: int | None = None) -> bytes:
 
 @dataclass(eq=False)
 class FakeGeneration:
-    """One generation on one instance; `made` tokens exist, the listener knows them."""
+    """One generation on one instance: `made` tokens exist, the listener was sent `sent` of them.
+
+    As the engine's, it sends nothing beyond `credit`, also of what it made before, nor an end behind that.
+    """
 
     name: str
     epoch: int
@@ -56,6 +59,7 @@ class FakeGeneration:
     made: int
     credit: int | None
     listener: StreamListener | None
+    sent: int = 0
     born_with: int = 0
     cancelled: bool = False
     ended: str | None = None
@@ -71,6 +75,10 @@ class FakeGeneration:
         pieces = [decoder.decode(token).encode() for token in self.tokens]
         self.text = b"".join(pieces)
         self.text_ends = [0, *accumulate(len(piece) for piece in pieces)]
+
+    def spend(self, tokens: int) -> None:
+        if self.credit is not None:
+            self.credit -= tokens
 
     def columns(self, start: int, end: int) -> UpstreamTokens:
         ends = self.text_ends[start : end + 1]
@@ -150,36 +158,54 @@ class FakeCluster:
             for generation in list(instance.generations.values()):
                 if instance.alive and generation.ended is None:
                     busy |= self._work(generation)
+                elif instance.alive and generation.listener is not None:
+                    busy |= self.tell(generation)
         return busy or bool(self._todo)
 
     def _work(self, generation: FakeGeneration) -> bool:
         if generation.cancelled:
-            self._end(generation, "cancelled")
-            return True
+            return self._end(generation, "cancelled")
         if generation.made >= generation.limit:
             whole = generation.limit == len(generation.tokens)
-            self._end(generation, "stop" if whole else "length")
-            return True
+            return self._end(generation, "stop" if whole else "length")
+        if generation.made > generation.sent and generation.listener is not None:
+            return self.tell(generation)
         if generation.credit is not None and generation.credit <= 0:
             return False
-        if generation.credit is not None:
-            generation.credit -= 1
         generation.made += 1
         self.computed += 1
-        if generation.listener is not None:
-            generation.listener.on_tokens(generation.columns(generation.made - 1, generation.made))
+        if generation.listener is None:
+            # Nobody hears it, and it goes on until its credit is used up.
+            generation.sent += 1
+            generation.spend(1)
+            return True
+        return self.tell(generation)
+
+    def _end(self, generation: FakeGeneration, reason: str) -> bool:
+        generation.ended = reason
+        self.tell(generation)
         return True
 
-    def _end(self, generation: FakeGeneration, reason: str) -> None:
-        generation.ended = reason
-        self.tell_end(generation)
-
-    def tell_end(self, generation: FakeGeneration) -> None:
-        if generation.listener is not None and generation.ended is not None:
-            listener, generation.listener = generation.listener, None
+    def tell(self, generation: FakeGeneration) -> bool:
+        """Send what credit covers of what there is, and the end behind all of it."""
+        listener, sent = generation.listener, generation.sent
+        if listener is None:
+            return False
+        behind = generation.made - sent
+        count = behind if generation.credit is None else min(behind, generation.credit)
+        if count > 0:
+            generation.sent += count
+            generation.spend(count)
+            listener.on_tokens(generation.columns(sent, sent + count))
+        if generation.listener is not listener:
+            return True
+        if generation.ended is not None and generation.sent == generation.made:
+            generation.listener = None
             listener.on_done(
                 generation.ended, Usage(PROMPT_TOKENS, 2, generation.made), Timing(total_ms=1.0)
             )
+            return True
+        return count > 0
 
     def kill(self, name: str) -> None:
         """Kill -9: everything on it is gone, and its calls break."""
@@ -225,6 +251,8 @@ class FakeHandle:
     def cancel(self) -> None:
         generation = self._found()
         if generation is not None:
+            # Who wants no more gives no more credit, and its end must not wait for that.
+            generation.credit = None
             generation.cancelled = True
             self._cluster.schedule()
 
@@ -279,6 +307,7 @@ class FakeUpstream:
                 made,
                 spec.credit,
                 None,
+                sent=made,
                 born_with=made,
             )
             home.generations[spec.generation] = generation
@@ -329,13 +358,12 @@ class FakeUpstream:
                 listener.on_broken()
                 return
             generation.listener, generation.owner = listener, self
+            generation.sent = from_token
             listener.on_accepted(
                 UpstreamAccepted(home.name, MODEL, 8, 1000, PROMPT_TOKENS, from_token)
             )
-            if generation.made > from_token and generation.listener is listener:
-                listener.on_tokens(generation.columns(from_token, generation.made))
             if generation.listener is listener:
-                self.cluster.tell_end(generation)
+                self.cluster.tell(generation)
 
         self.cluster.later(accept)
 

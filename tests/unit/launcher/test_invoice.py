@@ -47,6 +47,14 @@ def test_draft_then_closed(folder: Path) -> None:
     assert states[1] == states[2] == states[3]
 
 
+@pytest.mark.usefixtures("folder")
+def test_an_empty_bill_says_so() -> None:
+    """A misspelt tenant, or a month that has not begun in the plan's time zone, does not look like a fault."""
+    code, out, error = ask(month="2025-09")
+    assert (code, json.loads(out)["lines"]) == (0, [])
+    assert error.startswith("seedance: acme used nothing in 2025-09 (")
+
+
 def test_page_into_a_file(folder: Path) -> None:
     """HTML goes where it is told to."""
     assert ask("--format", "html", "-o", "page.html") == (0, "", "")

@@ -45,6 +45,17 @@ def test_log_that_says_little(folder: Path) -> None:
     assert "the log has no token counts" in (folder / "b.html").read_text()
 
 
+def test_nothing_that_can_be_priced(folder: Path) -> None:
+    """It says what the log lacks for the prices that the plan has, and where else to look."""
+    (folder / "plans.yaml").write_bytes(plan_text())
+    code, _, error = ask("b.log")
+    assert code == 2
+    assert "plan standard can be priced (Tokens: the log has no token counts); --plan" in error
+    page = (folder / "roi.html").read_text()
+    assert "No way of charging can be priced" in page
+    assert "Take:" not in page
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

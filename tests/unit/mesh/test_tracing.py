@@ -53,3 +53,19 @@ def test_what_a_parent_sampled_is_recorded_whatever_the_ratio() -> None:
     tracing.record(Span.ROUTE, SAMPLED, 1, 2)
     tracing.start(Span.GENERATE).end()
     assert [span.name for span in exporter.get_finished_spans()] == ["chat", "route"]
+
+
+def test_with_a_collector_a_trace_begins_as_its_ratio_says() -> None:
+    """What is recorded is what the name says is recorded, children included: about the ratio's share."""
+    tracing, exporter = _recorded(0.5)
+    sampled = set()
+    for _ in range(200):
+        span = tracing.start(Span.GENERATE)
+        tracing.start(Span.ROUTE, span.traceparent).end()
+        span.end()
+        _, trace, _, flags = span.traceparent.split("-")
+        if int(flags, 16) & 1:
+            sampled.add(int(trace, 16))
+    recorded = [one.context.trace_id for one in exporter.get_finished_spans() if one.context]
+    assert sorted(recorded) == sorted([*sampled, *sampled])
+    assert 50 < len(sampled) < 150

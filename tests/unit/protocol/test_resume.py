@@ -6,16 +6,35 @@ from dataclasses import replace
 
 import pytest
 
-from seedance.protocol.effects import CancelUpstream, CloseLink, RecoverUpstream, Send
+from seedance.protocol.effects import (
+    CancelUpstream,
+    CloseLink,
+    Finished,
+    RecoverUpstream,
+    Send,
+    SessionOver,
+)
 from seedance.protocol.errors import CloseCode, ErrorCode
-from seedance.protocol.events import LinkDown, ResumeOn, Stored
-from seedance.protocol.frames import Ack, Done, ErrorFrame, Resume, Resumed, Token
+from seedance.protocol.events import LinkDown, ResumeOn, Stored, Tick
+from seedance.protocol.frames import (
+    Ack,
+    Cancel,
+    Close,
+    Done,
+    ErrorFrame,
+    Generate,
+    Resume,
+    Resumed,
+    Token,
+)
 from seedance.protocol.log import FrameLog
 from seedance.protocol.resume import ResumeFault
 from seedance.protocol.session import SessionMachine, SessionRules
 from seedance.protocol.stream import StreamMachine
 from seedance.protocol.text import TextBuffer
 from tests.support.server_session import HELLO, Bench, generate
+
+KEPT = generate(on_disconnect="keep")
 
 
 def running(*texts: str) -> Bench:
@@ -125,10 +144,10 @@ def test_a_stream_that_nobody_knows_is_a_gap_when_it_had_text() -> None:
     assert (error.code, error.id) == (ErrorCode.RESUME_GAP, "lost")
 
 
-def restored(framed_bytes: int, *, last_seq: int = 3) -> Bench:
+def restored(framed_bytes: int, *, last_seq: int = 3, wants: Generate = KEPT) -> Bench:
     """A session out of the store, whose former owner may have sent more than it stored."""
     bench = Bench()
-    stream = StreamMachine(generate(on_disconnect="keep"), "print")
+    stream = StreamMachine(wants, "print")
     text = TextBuffer(range(framed_bytes), framed_bytes, framed_bytes)
     stream.restore(text, told_accepted=True)
     bench.machine = SessionMachine(
@@ -165,6 +184,49 @@ def test_an_end_that_the_client_has_is_settled_silently() -> None:
     assert bench.of(Done) == []
     assert bench.machine.streams.live == {}
     assert bench.machine.streams.ended == {"a": "print"}
+
+
+@pytest.mark.parametrize("wants", [KEPT, generate(on_disconnect="cancel"), generate(stream=False)])
+def test_a_session_closes_when_what_its_client_has_is_billed(wants: Generate) -> None:
+    """`close` by a client that has the end, at an owner that is yet to hear it: the bill is what was told."""
+    bench = restored(framed_bytes=2, wants=wants)
+    resume(bench, 9, a=-1)
+    bench.accept()
+    bench.step(Cancel("a"))
+    bench.step(Close())
+    assert [e.code for e in bench.of(CloseLink)] == [CloseCode.NORMAL]
+    assert (bench.of(SessionOver), bench.of(CancelUpstream)) == ([], [])
+    with pytest.raises(ResumeFault, match="no such session"):
+        bench.machine.check_resume(Resume("S", "T", 9, {"a": -1}))
+    bench.step(generate("late"))
+    bench.tokens("c", "d")
+    bench.done()
+    [end] = bench.of(Finished)
+    assert (end.stream, end.usage.completion_tokens) == ("a", 4)
+    assert len(bench.of(SessionOver)) == 1
+
+
+def test_a_closed_session_does_not_wait_for_ever_for_what_it_costs() -> None:
+    """An instance that says nothing more: the session is over with its time, billed as far as is known."""
+    bench = restored(framed_bytes=2)
+    resume(bench, 9, a=-1)
+    bench.accept()
+    bench.step(Close())
+    bench.wait(SessionRules().resume_ttl_s)
+    bench.step(Tick())
+    assert [e.usage.completion_tokens for e in bench.of(Finished)] == [2]
+    assert (len(bench.of(CancelUpstream)), len(bench.of(SessionOver))) == (1, 1)
+
+
+def test_what_is_heard_again_fills_no_window() -> None:
+    """A client that acknowledges nothing more has credit for an end that it knows."""
+    bench = running(*"abcdefghijklmnopqrst")
+    resume(bench, 21, a=-1)
+    assert bench.machine.delivery.free > 0
+    bench.step(Close())
+    before = bench.credit
+    bench.tokens(*"0123456789" * 20)
+    assert bench.credit - before >= 190
 
 
 def test_an_offset_beyond_the_whole_text_is_a_gap() -> None:

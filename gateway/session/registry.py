@@ -14,7 +14,12 @@ from gateway.session.identity import SessionIdentity, hash_of, read_identity
 from gateway.session.owner import Carrier, SessionOwner
 from gateway.session.restore import restore_machine
 from gateway.session.rounds import Rounds
-from gateway.store.base import StoredSession, StoreUnavailableError
+from gateway.store.base import (
+    OvertakenError,
+    SessionOverError,
+    StoredSession,
+    StoreUnavailableError,
+)
 from gateway.timers import TimerWheel
 from seedance.protocol.errors import CloseCode, ErrorCode, SeedanceError
 from seedance.protocol.events import Expired, ResumeOn
@@ -149,30 +154,55 @@ class SessionRegistry:
         if owner and not hmac.compare_digest(owner.identity.token_hash, token_hash):
             raise unknown_session()
         try:
+            return await self._claim(resume.session, token_hash)
+        except PermissionError:
+            raise unknown_session() from None
+        except StoreUnavailableError:
+            raise _unavailable() from None
+        except SessionOverError:
+            self._let_go(resume.session)
+            raise unknown_session() from None
+        except OvertakenError:
+            # What others did meanwhile is in the store: the client's next try reads it.
+            self._let_go(resume.session)
+            raise _unavailable() from None
+
+    def _let_go(self, session: str) -> None:
+        """Whatever is in memory of this session is not the truth any more."""
+        if session in self._owners:
+            self._owners[session].fenced()
+
+    async def _claim(self, session: str, token_hash: str) -> tuple[SessionOwner, bool]:
+        """As `_find`; raises what `SessionStore.claim` raises."""
+        owner = self._owners.get(session)
+        try:
             # A session that nobody has written yet may live at another gateway: either it is found
             # later, or it is gone for good.
             bars, above = owner is None, owner.epoch if owner else 0
             stored = await self.deps.store.claim(
-                resume.session, token_hash, self._me, above=above, bars=bars
+                session, token_hash, self._me, above=above, bars=bars
             )
-        except PermissionError:
-            raise unknown_session() from None
         except StoreUnavailableError:
-            if owner is None or self._owners.get(resume.session) is not owner:
-                raise _unavailable() from None
+            if owner is None or self._owners.get(session) is not owner:
+                raise
             await self._raise_epoch(owner)
             return owner, False
-        mine = self._owners.get(resume.session)
-        if mine is not None and (stored is None or stored.former == self._me):
-            # What is in memory is newer than what is stored; nobody else had it in between.
+        mine = self._owners.get(session)
+        if mine is not None and (stored is None or self._is_newest(mine, stored)):
             mine.epoch = stored.epoch if stored else mine.epoch + 1
             mine.guessed = False
             return mine, True
         if stored is None:
             raise unknown_session()
-        if mine is not None:
-            mine.fenced()
+        self._let_go(session)
         return self._own(self._adopt(stored)), True
+
+    def _is_newest(self, mine: SessionOwner, stored: StoredSession) -> bool:
+        """Whether memory is newer than what is stored: nobody else had the session in between.
+
+        That this gateway had it last is not enough: it may have claimed it from another one and not heard the answer.
+        """
+        return stored.former == self._me and stored.since <= mine.epoch
 
     async def _raise_epoch(self, owner: SessionOwner) -> None:
         """A store that is not believed knows at least which epochs were given; else it is a guess."""
@@ -220,8 +250,7 @@ class SessionRegistry:
         except StoreUnavailableError:
             return 0
         for stored in expired:
-            if stored.session in self._owners:
-                self._owners[stored.session].fenced()
+            self._let_go(stored.session)
             try:
                 # Over at once: its end is committed, and its bills with it, with the next commit.
                 self._adopt(stored).step(Expired())

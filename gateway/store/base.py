@@ -20,6 +20,8 @@ __all__ = [
     "CommitResult",
     "GatewayLease",
     "LogEntry",
+    "OvertakenError",
+    "SessionOverError",
     "SessionStore",
     "SessionWrite",
     "StoreLateError",
@@ -48,6 +50,14 @@ ENDS_KEPT_MAX = 1024
 
 class StoreUnavailableError(Exception):
     """The store cannot be reached, or is back too recently to be believed."""
+
+
+class SessionOverError(Exception):
+    """The session is known to be over: it was closed, or swept when its time was up."""
+
+
+class OvertakenError(Exception):
+    """Another owner has gone on with the session after what this gateway remembers of it."""
 
 
 class StoreLateError(StoreUnavailableError):
@@ -149,7 +159,9 @@ class StoredStream:
 class StoredSession:
     """A session as the store has it, after this owner's claim: `epoch` is already the new one.
 
-    `former`: the gateway that owned it before; empty: the store was not told.
+    `former`: the gateway that owned it before; empty: the store was not told. `since`: the epoch with
+    which that one came to own it. What it remembers from that epoch on is all there is; from an earlier
+    one it lacks what others did in between.
     """
 
     session: str
@@ -160,6 +172,7 @@ class StoredSession:
     entries: tuple[LogEntry, ...]
     streams: dict[str, StoredStream] = field(default_factory=dict)
     former: str = ""
+    since: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,10 +226,10 @@ class SessionStore(Protocol):
         above: int = 0,
         bars: bool = False,
     ) -> StoredSession | None:
-        """Become the owner: raise the epoch by one and return the session; None: known to be gone.
+        """Become the owner: raise the epoch by one and return the session; None: surely not there.
 
-        The epoch is `above` this one in any case.
-        One that the store lacks is not, while its first commit may be on its way: then this raises
+        The epoch is `above` this one in any case. Raises `SessionOverError`.
+        One that the store lacks is not known to be gone, while its first commit may be on its way: then this raises
         `StoreUnavailableError` (§4.8). `bars`: should that commit come later still, it is refused, so that
         what a client was told is true. Raises `PermissionError` when the token's hash is not the one in `created`
         (field `token_hash` of its JSON).
@@ -226,7 +239,8 @@ class SessionStore(Protocol):
     async def raise_epoch(self, session: str, above: int, gateway: str) -> int | None:
         """Become the owner of a session that this gateway has, whether the store is believed or not.
 
-        The new epoch, `above` this one; None: the store has no such session.
+        The new epoch, `above` this one, with which it knows the session; None: the store has no such session.
+        Raises `SessionOverError`, and `OvertakenError` when others owned it after that epoch.
         """
         ...
 

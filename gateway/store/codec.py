@@ -129,4 +129,5 @@ def read_claimed(
         entries=tuple(_entry(item) for item in log),
         streams=streams,
         former=known.get(b"gateway", b"").decode(),
+        since=int(known.get(b"since", 0)),
     )

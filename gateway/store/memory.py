@@ -17,6 +17,8 @@ from gateway.store.base import (
     CommitResult,
     GatewayLease,
     LogEntry,
+    OvertakenError,
+    SessionOverError,
     SessionWrite,
     StoredSession,
     StoredStream,
@@ -40,6 +42,7 @@ NOTES_MAX = 1_000
 class _Session:
     epoch: int
     gateway: str = ""
+    since: int = 0
     created: bytes = b""
     last_seq: int = 0
     acked: int = 0
@@ -55,6 +58,20 @@ class _Session:
         if self.epoch == epoch:
             return self.gateway not in ("", gateway)
         return self.epoch > epoch
+
+    def has_overtaken(self, epoch: int, gateway: str) -> bool:
+        if self.gateway == gateway:
+            return self.since > epoch
+        return self.is_of_another(epoch, gateway)
+
+    def owned_by(self, gateway: str, epoch: int, since: int) -> None:
+        if self.gateway != gateway:
+            self.gateway, self.since = gateway, since
+        self.epoch = epoch
+
+    def check_alive(self) -> None:
+        if self.gone or self.swept:
+            raise SessionOverError
 
     def write_stream(self, write: StreamWrite) -> None:
         known = self.live.get(write.id, StoredStream(write.id, b"", "", (), 0, 0))
@@ -122,12 +139,12 @@ class MemoryStore:
         if write.closed:
             self._sessions[write.session] = _Session(write.epoch, gone=True)
         elif stored is None or write.rewrite:
-            self._sessions[write.session] = _Session(write.epoch)
+            self._sessions[write.session] = _Session(write.epoch, since=write.epoch)
         session = self._sessions[write.session]
         session.expires_at = self._clock.monotonic() + self._resume_ttl_s + KEEP_S
         if write.closed:
             return ""
-        session.epoch, session.gateway = write.epoch, gateway
+        session.owned_by(gateway, write.epoch, since=write.epoch)
         session.created = write.created or session.created
         session.write_log(write)
         for stream in write.streams:
@@ -150,8 +167,9 @@ class MemoryStore:
             self._barred[session, token_hash] = None
             while len(self._barred) > BARRED_KEPT_MAX:
                 del self._barred[next(iter(self._barred))]
-        if stored is None or stored.gone or stored.swept:
+        if stored is None:
             return None
+        stored.check_alive()
         known_hash = json.loads(stored.created)["token_hash"]
         if not hmac.compare_digest(known_hash.encode(), token_hash.encode()):
             raise PermissionError
@@ -161,9 +179,12 @@ class MemoryStore:
     async def raise_epoch(self, session: str, above: int, gateway: str) -> int | None:
         """Become the owner of a session that is known; see the base."""
         stored = self._find(session)
-        if stored is None or stored.gone or stored.swept:
+        if stored is None:
             return None
-        stored.epoch, stored.gateway = max(stored.epoch, above) + 1, gateway
+        stored.check_alive()
+        if stored.has_overtaken(above, gateway):
+            raise OvertakenError
+        stored.owned_by(gateway, max(stored.epoch, above) + 1, since=above)
         return stored.epoch
 
     async def sweep(self, limit: int, gateway: str = "") -> list[StoredSession]:
@@ -243,8 +264,8 @@ class MemoryStore:
         session.deadline = self._clock.monotonic() + self._resume_ttl_s + slack_s
 
     def _claimed(self, name: str, session: _Session, gateway: str, above: int) -> StoredSession:
-        former = session.gateway
-        session.epoch, session.gateway = max(session.epoch, above) + 1, gateway
+        former, since, epoch = session.gateway, session.since, max(session.epoch, above) + 1
+        session.owned_by(gateway, epoch, since=epoch)
         session.expires_at = self._clock.monotonic() + self._resume_ttl_s + KEEP_S
         return StoredSession(
             session=name,
@@ -255,4 +276,5 @@ class MemoryStore:
             entries=tuple(session.log),
             streams={**session.ends, **session.live},
             former=former,
+            since=since,
         )

@@ -22,6 +22,8 @@ from gateway.store.base import (
     SWEEP_RETRY_S,
     CommitResult,
     GatewayLease,
+    OvertakenError,
+    SessionOverError,
     SessionWrite,
     StoredSession,
     StoreLateError,
@@ -166,13 +168,19 @@ class RedisStore(RedisNotes):
             raise PermissionError
         if reply[0] == b"failed":
             raise StoreUnavailableError("the session cannot be read")
-        if reply[0] in (b"unknown", b"gone"):
+        if reply[0] == b"gone":
+            raise SessionOverError
+        if reply[0] == b"unknown":
             return None
         return read_claimed(session, *reply[1:])
 
     async def raise_epoch(self, session: str, above: int, gateway: str) -> int | None:
         """Become the owner of a session that is known; see the base."""
         reply = await self._claim("raise", session, gateway, above=above)
+        if reply[0] == b"gone":
+            raise SessionOverError
+        if reply[0] == b"overtaken":
+            raise OvertakenError
         return int(reply[1]) if reply[0] == b"raised" else None
 
     async def sweep(self, limit: int, gateway: str = "") -> list[StoredSession]:

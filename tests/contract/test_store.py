@@ -15,6 +15,7 @@ from gateway.store.base import (
     SWEEP_RETRY_S,
     CommitResult,
     LogEntry,
+    SessionOverError,
     SessionWrite,
     StoredSession,
     StreamWrite,
@@ -43,6 +44,13 @@ async def _claim(store: StoreUnderTest, session: str = "s1") -> StoredSession:
     claimed = await store.other.claim(session, HASH)
     assert claimed is not None
     return claimed
+
+
+async def _is_over(store: StoreUnderTest) -> None:
+    with pytest.raises(SessionOverError):
+        await store.one.claim("s1", HASH, bars=True)
+    with pytest.raises(SessionOverError):
+        await store.one.raise_epoch("s1", 1, "a")
 
 
 async def test_what_was_committed_is_claimed(store: StoreUnderTest) -> None:
@@ -231,10 +239,10 @@ async def test_rewrite_keeps_the_number_when_all_is_acknowledged(store: StoreUnd
 
 
 async def test_closed_is_over(store: StoreUnderTest) -> None:
-    """A closed session cannot be claimed, and a late write of its owner does not bring it back."""
+    """A closed session is not merely unknown, and a late write of its owner does not bring it back (§4.8)."""
     await store.one.commit([replace(FIRST, streams=(OPENED,))])
     await store.one.commit([SessionWrite("s1", 1, closed=True)])
-    assert await store.other.claim("s1", HASH) is None
+    await _is_over(store)
     result = await store.one.commit([SessionWrite("s1", 1, entries=_entries(1))])
     assert result.fenced == {"s1"}
     await store.pass_time(RESUME_TTL_S + OWNER_SILENCE_S + 1)
@@ -251,11 +259,10 @@ async def test_a_detached_session_is_swept_once(store: StoreUnderTest) -> None:
     (swept,) = await store.other.sweep(10)
     assert (swept.session, swept.epoch, list(swept.streams)) == ("s1", 2, ["a"])
     assert await store.one.sweep(10) == []
-    assert await store.one.claim("s1", HASH) is None
+    await _is_over(store)
     assert (await store.one.commit([SessionWrite("s1", 1)])).fenced == {"s1"}
-    assert await store.one.raise_epoch("s1", 1, "a") is None
     await store.other.commit([SessionWrite("s1", swept.epoch, closed=True)])
-    assert await store.one.claim("s1", HASH) is None
+    await _is_over(store)
 
 
 async def test_resume_puts_the_deadline_off(store: StoreUnderTest) -> None:

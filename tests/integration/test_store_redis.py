@@ -15,6 +15,7 @@ import redis
 from gateway.store.base import (
     CommitResult,
     LogEntry,
+    SessionOverError,
     SessionWrite,
     StoreLateError,
     StoreUnavailableError,
@@ -127,7 +128,8 @@ async def test_a_young_session_may_be_on_its_way(server: TestStore) -> None:
         await store.claim(young, HASH)
     assert await store.claim(old, HASH) is None
     await store.commit([SessionWrite(young, 1, closed=True)])
-    assert await store.claim(young, HASH) is None
+    with pytest.raises(SessionOverError):
+        await store.claim(young, HASH)
     await store.close()
 
 
@@ -195,6 +197,23 @@ async def test_half_a_session_stops_nobody(server: TestStore) -> None:
     assert await store.claim("half", HASH) is None
     assert client.zscore(key, "half") is None
     client.close()
+    await store.close()
+
+
+async def test_half_a_session_that_was_said_to_be_gone_does_not_come(server: TestStore) -> None:
+    """A first write stopped half way, then its client heard `session_expired`: it is not made whole (§4.8)."""
+    store = RedisStore(server.url, FakeClock(), RESUME_TTL_S, settle_s=0)
+    entry = (LogEntry(1, b"{}"),)
+    with redis.Redis.from_url(server.url) as client:
+        client.set("seedance:{s1}:log", "no list")
+        first = replace(FIRST, entries=entry)
+        assert await store.commit([first]) == CommitResult(failed=frozenset({"s1"}))
+        assert await store.claim("s1", HASH, bars=True) is None
+        anew = replace(first, rewrite=True)
+        for _ in range(2):
+            assert await store.commit([anew]) == CommitResult(fenced=frozenset({"s1"}))
+        assert client.keys("seedance:{s1}*") == [b"seedance:{s1}:barred"]
+    assert await store.claim("s1", HASH) is None
     await store.close()
 
 

@@ -13,6 +13,8 @@ from typing import Any
 from gateway.store.base import (
     CommitResult,
     GatewayLease,
+    OvertakenError,
+    SessionOverError,
     SessionWrite,
     StoredSession,
     StoreUnavailableError,
@@ -133,7 +135,7 @@ class StoreServer:
     ) -> None:
         try:
             result = _run_now(getattr(self, f"_{method}")(*args))
-        except PermissionError as error:
+        except (PermissionError, SessionOverError, OvertakenError) as error:
             result = error
         trap = (
             self.traps.pop(caller.name, None)
@@ -164,13 +166,10 @@ class StoreServer:
 
     async def _claim(
         self, session: str, token_hash: str, gateway: str, above: int, bars: bool
-    ) -> StoredSession | bool:
-        """The session; else whether it was known, and is over."""
-        known = session in self.memory._sessions
+    ) -> StoredSession | None:
         stored = await self.memory.claim(session, token_hash, gateway, above=above, bars=bars)
-        if stored is None:
-            return known
-        self._watch.claimed(stored)
+        if stored is not None:
+            self._watch.claimed(stored)
         return stored
 
     async def _raise_epoch(self, session: str, above: int, gateway: str) -> int | None:
@@ -220,17 +219,15 @@ class RemoteStore:
     ) -> StoredSession | None:
         """Become the owner; see the base."""
         await self._settled()
-        stored: StoredSession | PermissionError | bool = await self._ask(
+        stored: StoredSession | None = await self._ask(
             "claim", session, token_hash, gateway, above, False
         )
-        if stored is False:
+        if stored is None:
             await self.generation_mark()
             self._belief.check_lacking(session)
             if bars:
                 stored = await self._ask("claim", session, token_hash, gateway, above, True)
-        if isinstance(stored, PermissionError):
-            raise stored
-        return None if isinstance(stored, bool) else stored
+        return stored
 
     async def raise_epoch(self, session: str, above: int, gateway: str) -> int | None:
         """Become the owner of a session that is known; see the base."""
@@ -286,6 +283,8 @@ class RemoteStore:
             self._belief.failed()
             raise StoreUnavailableError(type(error).__name__) from error
         self._belief.answered()
+        if isinstance(answer, Exception):
+            raise answer
         return answer
 
 

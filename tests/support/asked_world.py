@@ -41,13 +41,13 @@ async def asked(world: World, *, steps: int = 0, commit: bool = True) -> Windowe
     return client
 
 
-async def finish(world: World, client: WindowedClient) -> None:
+async def finish(world: World, client: WindowedClient, stream: str = "s") -> None:
     for _ in range(100):
         await world.step()
         await world.commit()
         client.read()
         await client.ack()
-        if "s" in client.ends:
+        if stream in client.ends:
             break
         await asyncio.sleep(0.005)
     await world.commit()

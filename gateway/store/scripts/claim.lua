@@ -4,9 +4,9 @@
 -- ARGV     mode: resume (a client came back), bar (the same; and what is unknown is not to come any
 --          more), sweep (its deadline has passed) or raise (a client came back to a gateway that has
 --          all there is), the token's hash (resume, bar), keep_ms, deadline_ms, the gateway, an epoch
---          that the new one is above
+--          that the new one is above (raise: with which that gateway knows the session)
 -- Returns  {'unknown'}; {'gone'}: it is over; {'denied'}: another token's hash; {'later', ms}: the deadline has not passed;
---          {'raised', epoch};
+--          {'raised', epoch}; {'overtaken'}: that gateway has not all there is, others owned it meanwhile;
 --          or {'claimed', epoch, the hash's fields and values, log, {id, packed token ids, ...}}
 
 local base, mode, token_hash = KEYS[1], ARGV[1], ARGV[2]
@@ -15,7 +15,7 @@ local gateway, above = ARGV[5], tonumber(ARGV[6])
 local time = redis.call('TIME')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
 
-local stored = redis.call('HMGET', base, 'epoch', 'gone', 'swept', 'created', 'deadline')
+local stored = redis.call('HMGET', base, 'epoch', 'gone', 'swept', 'created', 'deadline', 'gateway', 'since')
 if stored[2] then
   return {'gone'}
 end
@@ -31,9 +31,25 @@ end
 if mode ~= 'sweep' and stored[3] then
   return {'gone'}
 end
-local epoch = math.max(tonumber(stored[1]), above) + 1
+local its_epoch, its_gateway, since = tonumber(stored[1]), stored[6] or '', tonumber(stored[7] or 0)
+
+local function has_overtaken()
+  if its_gateway == gateway then
+    return since > above
+  end
+  return its_epoch > above or (its_epoch == above and its_gateway ~= '')
+end
+
+local function own(epoch, from)
+  redis.call('HSET', base, 'epoch', epoch, 'gateway', gateway, 'since', its_gateway == gateway and since or from)
+end
+
+local epoch = math.max(its_epoch, above) + 1
 if mode == 'raise' then
-  redis.call('HSET', base, 'epoch', epoch, 'gateway', gateway)
+  if has_overtaken() then
+    return {'overtaken'}
+  end
+  own(epoch, above)
   return {'raised', epoch}
 end
 if mode ~= 'sweep' then
@@ -56,7 +72,7 @@ for at = 1, #fields, 2 do
   end
 end
 
-redis.call('HSET', base, 'epoch', epoch, 'gateway', gateway)
+own(epoch, epoch)
 if mode ~= 'sweep' then
   redis.call('HSET', base, 'deadline', now_ms + deadline_ms)
 else

@@ -2,13 +2,14 @@
 --
 -- KEYS[1]  the usage stream
 -- KEYS[n]  a session's hash; its other keys are named from it:
---            KEYS[n]           epoch, gateway (its owner), created, last_seq, acked, deadline, gone, swept; and for each
---                              stream  o:ID opened  i:ID instance  f:ID "bytes tokens"  e:ID end
+--            KEYS[n]           epoch, gateway (its owner), since (the epoch with which it came to own it),
+--                              created, last_seq, acked, deadline, gone, swept; and for each stream
+--                                o:ID opened  i:ID instance  f:ID "bytes tokens"  e:ID end
 --            KEYS[n]:log       list of "SEQ:FRAME", oldest first
 --            KEYS[n]:t:ID      a live stream's token ids, 4 bytes each, little-endian
 --            KEYS[n]:ends      ids of ended streams, oldest first
 --            KEYS[n]:barred    hashes of the tokens whose clients were told that it is gone, before
---                              anything of it was written
+--                              its first write came to its end
 -- ARGV     keep_ms, renew_ms, ends_max, usage_max, the gateway that writes; then for each session
 --            "MODE EPOCH DEADLINE_MS ACKED ARGUMENTS BILLS ENTRIES STREAMS": the mode is `write`,
 --            `rewrite` or `close`, the last four are counts, the first of them of all that follows
@@ -167,16 +168,18 @@ end
 local function write_session(head)
   local mode, epoch, deadline_ms, acked, bills, entries, streams = unpack(head)
   local created = next_arg()
-  local stored = redis.call('HMGET', base, 'epoch', 'gone', 'last_seq', 'gateway')
+  local stored = redis.call('HMGET', base, 'epoch', 'gone', 'last_seq', 'gateway', 'deadline', 'since')
   if stored[1] and (stored[2] or is_of_another(tonumber(stored[1]), stored[4] or '', epoch)) then
     return 1
   end
   if mode == 'write' and not stored[1] and created == '' then
     return 2
   end
-  if not stored[1] and created ~= '' then
+  -- Without a deadline its first write never came to its end, and a client may have heard that it is gone.
+  if not stored[5] and created ~= '' then
     local token_hash = cjson.decode(created)['token_hash']
     if redis.call('SISMEMBER', base .. ':barred', token_hash) == 1 then
+      drop_all()
       return 1
     end
   end
@@ -191,7 +194,8 @@ local function write_session(head)
     redis.call('PEXPIRE', base, keep_ms)
     return 0
   end
-  redis.call('HSET', base, 'epoch', epoch, 'gateway', gateway)
+  local since = stored[4] == gateway and stored[6] or epoch
+  redis.call('HSET', base, 'epoch', epoch, 'gateway', gateway, 'since', since)
   if created ~= '' then
     redis.call('HSET', base, 'created', created)
   end

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
 from gateway.session.owner import SessionOwner
+from gateway.store.base import SessionOverError, SessionWrite, StoreUnavailableError
 from seedance.protocol.frames import Resume
 from seedance.protocol.resume import ResumeFault
 from tests.support.asked_world import TEXT, asked, bills, finish, flaky, flaky_world
@@ -163,6 +165,62 @@ async def test_a_dead_gateways_session_is_swept_and_billed(world: World) -> None
     assert client.socket.close_code == 4410
 
 
+@pytest.mark.parametrize("settling", [False, True])
+async def test_a_session_that_ended_elsewhere_is_expired(
+    world: World, monkeypatch: pytest.MonkeyPatch, settling: bool
+) -> None:
+    """Who still has it in memory says so as well, instead of going on until its next commit (§4.8)."""
+    client = await asked(world, steps=3)
+    client.cut()
+    await world.memory.commit([SessionWrite(client.session, 2, closed=True)], "another")
+    if settling:
+        monkeypatch.setattr(world.store, "claim", _unbelieved, raising=False)
+    await client.resume(world.gateways[0])
+    client.read()
+    assert client.socket.close_code == 4410
+    assert [error["code"] for error in client.errors] == ["session_expired"]
+    client.cut()
+    assert len(world.gateways[0].registry) == 0
+
+
+async def _unbelieved(*_: object, **__: object) -> None:
+    raise StoreUnavailableError
+
+
+@pytest.mark.parametrize("settling", [False, True])
+async def test_memory_from_before_another_owner_wins_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch, settling: bool
+) -> None:
+    """A, B, and A again before it learns of B, with its claim's answer lost, or the store in doubt (§4.6)."""
+    first, second = world.gateways
+    client = await asked(world)
+    await finish(world, client)  # or the instance would tell A of B
+    client.cut()
+    await client.resume(second)
+    await client.generate("t")
+    await second.registry.checkpointer.commit()
+    await world.step(3)
+    client.read()
+    client.cut()
+
+    async def lost(*args: Any, **more: Any) -> None:
+        await world.memory.claim(*args, **more)
+        raise StoreUnavailableError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.store, "claim", _unbelieved if settling else lost, raising=False)
+        assert len(first.registry) == 1, "it does not know yet"
+        await client.resume(first)
+        client.read()
+        assert client.errors.pop()["code"] == "unavailable"
+        assert client.socket.close_code == 1013
+    client.cut()
+    await client.resume(first)
+    await finish(world, client, "t")
+    assert client.texts == {"s": TEXT, "t": TEXT}
+    assert [bill["completion_tokens"] for bill in bills(world)] == [20, 20]
+
+
 async def test_a_session_without_connection_ends_in_time(world: World) -> None:
     """Its owner cancels and bills, and forgets it everywhere (§4.7)."""
     client = await asked(world, steps=3)
@@ -175,7 +233,8 @@ async def test_a_session_without_connection_ends_in_time(world: World) -> None:
     assert len(world.gateways[0].registry) == 0
     assert [bill["finish_reason"] for bill in bills(world)] == ["cancelled"]
     assert world.cluster.running == 0
-    assert await world.memory.raise_epoch(client.session, 1, "") is None
+    with pytest.raises(SessionOverError):
+        await world.memory.raise_epoch(client.session, 1, "")
 
 
 async def test_an_idle_session_is_kept_alive(world: World) -> None:
@@ -186,7 +245,8 @@ async def test_an_idle_session_is_kept_alive(world: World) -> None:
         world.clock.advance(10)
         await world.commit()
     assert await world.gateways[1].registry.sweep() == 0
-    assert await world.memory.raise_epoch(client.session, 1, "") is not None
+    me = world.gateways[0].deps.usage.gateway
+    assert await world.memory.raise_epoch(client.session, 1, me) is not None
 
 
 async def test_a_simple_client_leaves_nothing(world: World) -> None:

@@ -323,8 +323,11 @@ class Network:
         """It passes again, with all that was held back."""
         self._blocked.discard(frozenset((one, other)))
         for end in list(self.ends):
-            with suppress(AttributeError):
-                end.flush()
+            # A process that has ended meanwhile: its kernel goes on saying so.
+            ended = [end.peer] if end.peer.lost and end.peer.host.name not in self._dark else []
+            for each in (end, *ended):
+                with suppress(AttributeError):
+                    each.flush()
 
     def died(self, host: Host, *, silent: bool) -> None:
         """A process was killed: its kernel says so, unless the machine went with it (`silent`)."""

@@ -30,11 +30,11 @@ Patch = Callable[[pytest.MonkeyPatch], None]
 def _store_without_fence(patch: pytest.MonkeyPatch) -> None:
     commit_one = MemoryStore._commit_one
 
-    def unfenced(self: Any, write: Any) -> str:
+    def unfenced(self: Any, write: Any, gateway: str) -> str:
         stored = self._find(write.session)
-        if stored is not None:
-            stored.epoch = min(stored.epoch, write.epoch)
-        return commit_one(self, write)
+        if stored is not None and not stored.gone:
+            stored.owned_by(gateway, min(stored.epoch, write.epoch), since=write.epoch)
+        return commit_one(self, write, gateway)
 
     patch.setattr(MemoryStore, "_commit_one", unfenced)
 

@@ -277,6 +277,7 @@ async def test_instance_that_leaves_text_out() -> None:
     assert not isinstance(first, End)
     for held in scene.cluster.instances["i-0"].generations.values():
         held.made += 1
+        held.sent += 1
     text, _ = await read(generation)
     await generation.close()
     assert (first.delta + text).encode() == b"".join(WORDS)

@@ -142,8 +142,11 @@ class EngineMachine(RuleBasedStateMachine):
     def cancel(self, data: st.DataObject) -> None:
         """Somebody has heard enough."""
         name = data.draw(st.sampled_from(sorted(self.asked)))
+        call = self.calls[name][-1]
         self.cancelled.add(name)
-        self.driver.cancel(1, call=self.calls[name][-1])
+        # Who wants no more gives no more credit: what was made, and the end behind it, wait for none.
+        self.credits[name, call] = None
+        self.driver.cancel(1, call=call)
 
     @precondition(lambda self: self.asked)
     @rule(data=st.data(), credit=st.sampled_from([None, 0, 3]))

@@ -47,7 +47,8 @@ def _log(stored: StoredSession, now: float) -> FrameLog:
 def _stream(stored: StoredStream, opening: Opening, *, told_accepted: bool) -> StreamMachine:
     stream = StreamMachine(opening.wants, opening.fingerprint)
     digest = TextDigest(stored.text_state) if stored.text_state else None
-    text = TextBuffer(stored.token_ids, stored.framed_bytes, stored.framed_tokens, digest)
+    framed = stored.framed_bytes, stored.framed_tokens
+    text = TextBuffer(stored.token_ids, *framed, digest, opening.prompt_tokens)
     # A client drops a second `accepted` silently (§4.5): tell it unless it surely was told.
     told_accepted = told_accepted or stored.framed_bytes > 0
     stream.restore(text, told_accepted=told_accepted, end=opening.end)

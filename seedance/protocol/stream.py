@@ -169,6 +169,7 @@ class StreamMachine:
     def on_accepted(self, accepted: UpstreamAccepted) -> None:
         """An instance has taken it, for the first time or again."""
         self.accepted = accepted
+        self.text.prompt_tokens = accepted.prompt_tokens or self.text.prompt_tokens
         self.move(StreamInput.ACCEPTED)
 
     def on_tokens(self, tokens: UpstreamTokens) -> bool:
@@ -350,9 +351,8 @@ class StreamMachine:
     def usage(self) -> Usage:
         """What is billed: the tokens whose text was framed (§4.9)."""
         known = self.end.usage if self.end is not None else None
-        prompt = self.accepted.prompt_tokens if self.accepted else 0
         return Usage(
-            (known.prompt_tokens if known else 0) or prompt,
+            (known.prompt_tokens if known else 0) or self.text.prompt_tokens,
             known.cached_tokens if known else 0,
             self.text.framed_tokens,
         )

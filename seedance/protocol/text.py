@@ -69,6 +69,7 @@ class TextBuffer:
         "digest",
         "framed_bytes",
         "framed_tokens",
+        "prompt_tokens",
         "received_bytes",
         "token_ids",
         "waiting",
@@ -81,10 +82,13 @@ class TextBuffer:
         framed_bytes: int = 0,
         framed_tokens: int = 0,
         digest: TextDigest | None = None,
+        prompt_tokens: int = 0,
     ) -> None:
         self.token_ids = array("I", token_ids)
         self.framed_bytes = framed_bytes
         self.framed_tokens = framed_tokens
+        # Of what it answers, once an instance has said so.
+        self.prompt_tokens = prompt_tokens
         self.whole_tokens = len(token_ids)
         self.digest = digest
         # Bytes of text heard so far.

@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import subprocess
-import sys
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 
 import uvloop
+
+from launcher.bench.beside import beside
 
 __all__ = ["ANSWER_TOKENS", "MODEL", "fake_openai"]
 
@@ -87,16 +87,9 @@ async def _run() -> None:
     await server.serve_forever()
 
 
-@contextlib.contextmanager
-def fake_openai() -> Iterator[str]:
+def fake_openai() -> AbstractContextManager[str]:
     """One in a process of its own; its `host:port`."""
-    argv = [sys.executable, "-m", "launcher.bench.proxies.fake_openai"]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None  # noqa: S101 - it was asked for
-        try:
-            yield f"127.0.0.1:{int(process.stdout.readline())}"
-        finally:
-            process.terminate()
+    return beside("launcher.bench.proxies.fake_openai")
 
 
 if __name__ == "__main__":

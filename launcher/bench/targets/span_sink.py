@@ -5,13 +5,12 @@ python -m launcher.bench.targets.span_sink says its port on the first line, and 
 
 from __future__ import annotations
 
-import contextlib
-import subprocess
-import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 
 import grpc
+
+from launcher.bench.beside import beside
 
 __all__ = ["main", "span_sink"]
 
@@ -30,16 +29,9 @@ class _TakesAll(grpc.GenericRpcHandler):
         return grpc.unary_unary_rpc_method_handler(lambda _request, _context: b"")
 
 
-@contextlib.contextmanager
-def span_sink() -> Iterator[str]:
+def span_sink() -> AbstractContextManager[str]:
     """A collector in a process of its own; its `host:port`."""
-    argv = [sys.executable, "-m", "launcher.bench.targets.span_sink"]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None  # noqa: S101 - it was asked for
-        try:
-            yield f"127.0.0.1:{int(process.stdout.readline())}"
-        finally:
-            process.terminate()
+    return beside("launcher.bench.targets.span_sink")
 
 
 def main() -> None:
